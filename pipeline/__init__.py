@@ -1,0 +1,1 @@
+"""How jobs are run: command line, plan, store, verify, lineage, report, and the tasks that ship."""

@@ -1,0 +1,1 @@
+"""What the data is: tables, recipe, execution, manifest, errors. Imports nothing of stages or pipeline."""

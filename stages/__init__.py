@@ -1,0 +1,1 @@
+"""What each batch job does. A stage reads finished artifacts and writes one new artifact."""

@@ -1,0 +1,1 @@
+"""Sampling engines: token ids in, token ids and log-probabilities out."""

@@ -1,0 +1,85 @@
+"""The one sampling interface. An engine gets many requests at once and answers each with ids and log-probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A LoRA adapter to sample with: a PEFT folder and its digest."""
+
+    path: Path
+    digest: str
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How one completion is drawn. `temperature` 0 is greedy."""
+
+    temperature: float = 1.0
+    top_p: float | None = None
+    top_k: int | None = None
+    max_new_tokens: int = 128
+
+
+@dataclass(frozen=True)
+class Request:
+    """One completion to sample."""
+
+    prompt_ids: tuple[int, ...]
+    sampling: Sampling
+    seed: int
+    """63-bit seed of this completion alone: its draws do not depend on the batch it is served in."""
+    adapter: Adapter | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """One completion.
+
+    `completion_ids` ends with the eos token when `finish_reason` is "stop". `logprobs` has one entry per completion
+    id: the log-probability under the distribution that was sampled from (after temperature, top_p and top_k:
+    "processed"). Greedy samples have the log-probabilities at temperature 1.
+    """
+
+    completion_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish_reason: Literal["stop", "length", "context_overflow"]
+    text: str
+    """The completion as text, without special tokens."""
+
+
+@dataclass
+class EngineUsage:
+    """What an engine has done so far, for telemetry."""
+
+    prompt_tokens: int = 0
+    """Tokens of all prompts, as if each had been computed alone."""
+    prefilled_tokens: int = 0
+    """Prompt tokens really computed."""
+    completion_tokens: int = 0
+    batches: int = 0
+    seconds: float = 0.0
+
+
+class Engine(Protocol):
+    """A sampling engine over one base model."""
+
+    name: str
+    """Engine, version and dtype, for example `transformers-5.19.0/bfloat16`: written into every invocation."""
+    logprob_kind: Literal["processed", "raw"]
+    usage: EngineUsage
+
+    def encode_chat(self, messages: list[dict[str, str]]) -> tuple[int, ...]:
+        """Prompt ids of chat messages through the model's chat template, with the generation prompt."""
+
+    def generate(self, requests: Sequence[Request]) -> list[Result]:
+        """Serve all requests, in any internal order; results in the order of the requests.
+
+        A prompt that leaves no room for a completion within the context limit is answered with `context_overflow`
+        and no ids; a completion that would pass the limit ends there with `length`.
+        """
