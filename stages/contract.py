@@ -14,7 +14,6 @@ from typing import Any, Protocol
 from schemas.execution import Execution
 from schemas.manifest import Manifest
 from schemas.recipe import Recipe
-from schemas.table import TableSpec
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class Out(Protocol):
         It survives a killed process and is gone once the artifact is complete.
         """
 
-    def commit_shard(self, name: str, file: Path, *, spec: TableSpec | None = None, rows: int | None = None) -> None:
+    def commit_shard(self, name: str, file: Path) -> None:
         """Move a finished file (best written in `scratch`) into the artifact under `name`, durably and atomically.
 
         A shard committed once is there for good: a restarted stage sees it and does not make it again.

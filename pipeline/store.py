@@ -1,0 +1,270 @@
+"""The store: the only place that knows how an artifact comes to be.
+
+An artifact is the folder `<root>/<stage>/<key[:16]>`. It exists if and only if its manifest does. While a stage runs,
+its committed shards lie in `.<key[:16]>.partial` beside it; the manifest is written last, then the folder is renamed.
+A process killed at any point leaves a finished artifact or a partial one that the next run takes up.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from pipeline.locks import hold
+from schemas.canonical import canonical_json, digest, digest_file
+from schemas.errors import DataError
+from schemas.manifest import TELEMETRY, FileEntry, Manifest, artifact_digest
+from schemas.parquet import NAME_KEY, VERSION_KEY
+from stages.contract import Artifact
+
+MANIFEST = "manifest.json"
+SCRATCH = ".scratch"
+TELEMETRY_FILE = f"{TELEMETRY}telemetry.json"
+
+
+class Reporter(Protocol):
+    """Where progress goes."""
+
+    def update(self, done: int, total: int, unit: str, figures: dict[str, float | str]) -> None:
+        """Show how far the current stage is."""
+
+
+class Store:
+    """Artifacts below one folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def folder(self, stage: str, key: str) -> Path:
+        """Where the artifact of a key is, or would be."""
+        return self.root / stage / key[:16]
+
+    def find(self, stage: str, key: str) -> Artifact | None:
+        """The finished artifact of a key, or None.
+
+        Raises:
+            DataError: when its manifest is damaged or belongs to another key.
+        """
+        folder = self.folder(stage, key)
+        if not (folder / MANIFEST).exists():
+            return None
+        artifact = Artifact(folder, read_manifest(folder / MANIFEST))
+        if artifact.manifest.key != key:
+            raise DataError(f"{folder / MANIFEST}: its key is {artifact.manifest.key[:16]}…, expected {key[:16]}…")
+        return artifact
+
+    def open(self, stage: str, key: str) -> Artifact:
+        """The finished artifact of a key.
+
+        Raises:
+            DataError: when it is not there.
+        """
+        artifact = self.find(stage, key)
+        if artifact is None:
+            raise DataError(f"{self.folder(stage, key)}: the {stage} artifact is missing. `mmgrpo run` makes it again.")
+        return artifact
+
+    def all(self) -> list[tuple[str, Path]]:
+        """Every finished artifact: (stage, folder), sorted."""
+        return [(path.parent.parent.name, path.parent) for path in sorted(self.root.glob(f"*/*/{MANIFEST}"))]
+
+    @contextmanager
+    def begin(self, stage: str, key: str, reporter: Reporter) -> Iterator[PartialArtifact]:
+        """Start or take up the artifact of a key, holding its lock.
+
+        Raises:
+            LockedError: when another process is making it.
+        """
+        (self.root / stage).mkdir(parents=True, exist_ok=True)
+        partial = self.root / stage / f".{key[:16]}.partial"
+        with hold(self.root / stage / f".{key[:16]}.lock", f"artifact {stage}/{key[:16]}"):
+            partial.mkdir(exist_ok=True)
+            yield PartialArtifact(partial, self.folder(stage, key), reporter)
+
+
+class PartialArtifact:
+    """An artifact in the making: the `Out` of a stage."""
+
+    def __init__(self, partial: Path, final: Path, reporter: Reporter) -> None:
+        self._partial, self._final, self._reporter = partial, final, reporter
+        self._excluded: dict[str, int] = {}
+        self._dropped: set[str] = set()
+        self.scratch.mkdir(exist_ok=True)
+
+    @property
+    def scratch(self) -> Path:
+        """Folder for work in progress; it survives a kill and is gone once the artifact is complete."""
+        return self._partial / SCRATCH
+
+    def commit_shard(self, name: str, file: Path) -> None:
+        """Move a finished file into the artifact: synced to disk, then renamed."""
+        target = self._partial / _safe(name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _sync(file)
+        file.replace(target)
+        _sync(target.parent)
+
+    def committed(self, prefix: str = "") -> dict[str, Path]:
+        """Committed shards by name."""
+        return {name: path for name, path in _files(self._partial).items() if name.startswith(prefix)}
+
+    def drop(self, prefix: str) -> None:
+        """Leave the shards below `prefix` out of the finished artifact."""
+        self._dropped.add(prefix)
+
+    def exclude(self, reason: str, count: int = 1) -> None:
+        """Count rows left out, by reason."""
+        if count:
+            self._excluded[reason] = self._excluded.get(reason, 0) + count
+
+    def progress(self, done: int, total: int, unit: str, **figures: float | str) -> None:
+        """Pass progress on."""
+        self._reporter.update(done, total, unit, figures)
+
+    def telemetry(self, **figures: float) -> None:
+        """Add to the telemetry, which lives on through kills."""
+        path = self._partial / TELEMETRY_FILE
+        path.parent.mkdir(exist_ok=True)
+        sums = _read_sums(path)
+        for name, value in figures.items():
+            sums[name] = sums.get(name, 0.0) + value
+        temporary = self.scratch / "telemetry.tmp"
+        temporary.write_text(canonical_json(sums) + "\n")
+        temporary.replace(path)
+
+    def finish(
+        self,
+        *,
+        stage: str,
+        version: int,
+        key: str,
+        payload: dict[str, Any],
+        metrics: dict[str, Any],
+        provenance: dict[str, Any],
+    ) -> Artifact:
+        """Write the manifest, make everything durable, and rename the folder to its final name."""
+        kept = {name: path for name, path in _files(self._partial).items() if not name.startswith(tuple(self._dropped))}
+        entries = {name: _entry(path) for name, path in kept.items()}
+        manifest = Manifest(
+            stage=stage,
+            stage_version=version,
+            key=key,
+            payload=payload,
+            digest=artifact_digest(entries),
+            files=entries,
+            metrics=metrics,
+            excluded=dict(sorted(self._excluded.items())),
+            provenance=provenance,
+        ).sealed()
+        draft = self.scratch / MANIFEST
+        draft.write_text(canonical_json(manifest.model_dump(mode="json")) + "\n")
+        _sync(draft)
+        draft.replace(self._partial / MANIFEST)
+        return self._complete(manifest)
+
+    def taken_up(self) -> Artifact | None:
+        """The artifact, when an earlier process was killed after it wrote the manifest and before the last rename."""
+        path = self._partial / MANIFEST
+        return self._complete(read_manifest(path)) if path.exists() else None
+
+    def _complete(self, manifest: Manifest) -> Artifact:
+        """From a partial folder with a manifest to the artifact: may be killed and repeated at any point."""
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        for name, path in _files(self._partial).items():
+            if name not in manifest.files:
+                path.unlink()
+        folders = sorted((path for path in self._partial.rglob("*") if path.is_dir()), reverse=True)
+        for folder in folders:
+            if any(folder.iterdir()):
+                _sync(folder)
+            else:
+                folder.rmdir()
+        _sync(self._partial)
+        self._partial.replace(self._final)
+        _sync(self._final.parent)
+        return Artifact(self._final, manifest)
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read a manifest and check its own digest and key.
+
+    Raises:
+        DataError: naming the file, when it cannot be read or does not match its digests.
+    """
+    try:
+        manifest = Manifest.model_validate(json.loads(path.read_bytes()))
+    except (ValueError, ValidationError) as error:
+        raise DataError(f"{path}: not a manifest of this release ({str(error).splitlines()[0]})") from None
+    if manifest.manifest_digest != manifest.own_digest():
+        raise DataError(f"{path}: its content does not give its own digest: it was changed after it was written")
+    if manifest.key != digest(manifest.payload):
+        raise DataError(f"{path}: its payload does not give its key {manifest.key[:16]}…")
+    return manifest
+
+
+def check_files(folder: Path, manifest: Manifest) -> list[str]:
+    """Everything in an artifact folder that does not match its manifest, as messages that name the file."""
+    found = _files(folder)
+    problems = [f"{folder / name}: not listed in the manifest" for name in found if name not in manifest.files]
+    for name, entry in manifest.files.items():
+        if name not in found:
+            problems.append(f"{folder / name}: listed in the manifest but missing")
+        elif found[name].stat().st_size != entry.bytes:
+            problems.append(f"{folder / name}: {found[name].stat().st_size} bytes, expected {entry.bytes}")
+        elif digest_file(found[name]) != entry.sha256:
+            problems.append(f"{folder / name}: its bytes changed (sha256 differs from the manifest)")
+    if manifest.digest != artifact_digest(manifest.files):
+        problems.append(f"{folder / MANIFEST}: the artifact digest does not follow from its files")
+    return problems
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    """All files of an artifact by relative POSIX name, without scratch and manifest."""
+    paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if not path.is_dir()}
+    return {name: paths[name] for name in sorted(paths) if name != MANIFEST and not name.startswith(f"{SCRATCH}/")}
+
+
+def _entry(path: Path) -> FileEntry:
+    size, sha = path.stat().st_size, digest_file(path)
+    if path.suffix != ".parquet":
+        return FileEntry(sha256=sha, bytes=size)
+    footer = pq.read_metadata(path)
+    metadata = footer.metadata or {}
+    return FileEntry(
+        sha256=sha,
+        bytes=size,
+        rows=footer.num_rows,
+        table=metadata[NAME_KEY].decode(),
+        schema_version=int(metadata[VERSION_KEY]),
+    )
+
+
+def _safe(name: str) -> str:
+    """A shard name: relative, without dots that climb, so that nothing is ever written outside the artifact."""
+    parts = name.split("/")
+    assert all(part and part not in {".", ".."} and not part.startswith(".") for part in parts), name
+    assert name != MANIFEST, name
+    return name
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read_sums(path: Path) -> dict[str, float]:
+    if not path.exists():
+        return {}
+    sums: dict[str, float] = json.loads(path.read_text())
+    return sums
