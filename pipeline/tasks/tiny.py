@@ -2,8 +2,9 @@
 
 `plan` writes anything; its length decides how often `step` runs (one to `max_steps` times). The reward is the share of
 wanted characters (lower-case letters that are not in the example's word) among all that `step` wrote, so that a
-model which merely shifts its character frequencies earns more. A random model sometimes writes no letter, or only
-letters: `plan` and `step` then fail to parse, so runs end early and groups have unequal sizes.
+model which merely shifts its character frequencies earns more. A plan must begin with a letter or a digit, a step
+must hold a letter and not begin with a digit: a random model misses that now and then, so runs end early and groups
+have unequal sizes.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ def parse_plan(text: str) -> int:
     """The number that a plan stands for: its count of characters.
 
     Raises:
-        ParseError: when it has no letter or digit.
+        ParseError: unless it begins with a letter or a digit.
     """
-    if not any(character.isalnum() for character in text):
+    if not text[:1].isalnum():
         raise ParseError([], ["plan"])
     return len(text.strip())
 

@@ -42,9 +42,9 @@ def test_a_step_is_shown_the_end_of_the_step_before_in_a_short_prompt():
     assert all(len(prompt) < 60 for _, prompt in script.prompts)
 
 
-def test_a_plan_without_letters_ends_the_run_early():
+def test_a_plan_that_begins_with_a_mark_ends_the_run_early():
     with pytest.raises(ParseError) as caught:
-        run({"plan": ["?!"], "step": []})
+        run({"plan": ["?a"], "step": []})
     assert caught.value.share == 0
 
 
