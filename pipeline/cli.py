@@ -1,0 +1,104 @@
+"""The command line. Heavy libraries are imported by the command that needs them, so `--help` answers at once."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from schemas.errors import MmgrpoError
+
+STAGES = ("examples", "program", "base", "rollout", "group", "train", "evaluate")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of `mmgrpo`. Returns the exit code: 0 done, 2 recipe or usage, 3 data, 4 stage failed, 75 locked."""
+    options = _parser().parse_args(arguments)
+    _environment(options)
+    from pipeline import commands
+
+    try:
+        return int(getattr(commands, f"do_{options.command}")(options))
+    except MmgrpoError as error:
+        print(f"mmgrpo: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("mmgrpo: interrupted; what was committed is kept, the same command goes on from there", file=sys.stderr)
+        return 130
+
+
+def _environment(options: argparse.Namespace) -> None:
+    """Settings that libraries read when they are imported."""
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    threads = next(
+        (text.split("=", 1)[1] for text in getattr(options, "exec", []) if text.startswith("threads=")), None
+    )
+    if threads:
+        os.environ["OMP_NUM_THREADS"] = os.environ["POLARS_MAX_THREADS"] = threads
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="mmgrpo", description=__doc__, formatter_class=_Formatter)
+    parser.description = "Train the language model inside a multi-module LM program, offline, from one score."
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _recipe_command(commands, "run", "run all iterations of a recipe; what is up to date is skipped")
+    _recipe_command(commands, "plan", "say what a run would do, and why")
+    stage = _recipe_command(commands, "stage", "run one stage of one iteration, as one batch job", name_first=True)
+    stage.add_argument("--iteration", type=_count, default=0, metavar="I", help="which iteration (default 0)")
+    evaluate = _recipe_command(commands, "evaluate", "score the base and the newest policy on a split")
+    evaluate.add_argument(
+        "--test", action="store_true", required=True, help="the held-out test split; openings are counted"
+    )
+    _run_command(commands, "verify", "check every byte of a run against its manifests")
+    lineage = _run_command(commands, "lineage", "which rollouts trained an adapter; what came of a rollout")
+    lineage.add_argument("--policy", metavar="DIGEST", help="the rollouts behind this policy")
+    lineage.add_argument("--rollout", metavar="ID", help="what came of this rollout")
+    lineage.add_argument("--json", action="store_true", help="machine-readable output")
+    _run_command(commands, "report", "write report.html and report.json into the run folder")
+    doctor = commands.add_parser("doctor", help="what is installed, what is missing, and what mends it")
+    doctor.add_argument("--cache", type=Path, help="folder of converted models")
+    return parser
+
+
+def _recipe_command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str, *, name_first: bool = False
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    if name_first:
+        parser.add_argument("name", choices=STAGES, help="the stage")
+    parser.add_argument("recipe", type=Path, help="a recipe file (TOML)")
+    parser.add_argument("--run-dir", type=Path, metavar="D", help="the run folder (default: runs/NAME of the recipe)")
+    parser.add_argument("--iterations", type=_count, metavar="N", help="iterations (default: run.iterations)")
+    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="set any recipe field")
+    parser.add_argument("--execution", type=Path, metavar="FILE", help="execution settings (TOML); never part of a key")
+    parser.add_argument("--exec", action="append", default=[], metavar="FIELD=VALUE", help="set any execution field")
+    return parser
+
+
+def _run_command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    parser.add_argument("run", type=Path, help="a run folder")
+    return parser
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is negative")
+    return number
+
+
+class _Formatter(argparse.HelpFormatter):
+    """Wide enough for the command list to stay on one line each."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28, width=110)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

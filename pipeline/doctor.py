@@ -1,0 +1,94 @@
+"""doctor: what is installed, what is missing, and the command that mends it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from schemas.errors import RecipeError
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the doctor's answer. `mend` is the command that helps where `fine` is false."""
+
+    what: str
+    state: str
+    fine: bool = True
+    mend: str = ""
+
+
+def examine(cache: Path | None) -> list[Finding]:
+    """Look at Python, packages, device, threads, model and engines."""
+    return [_python(), *_packages(), _device(), _model(cache), *_engines(), _disk(Path.cwd())]
+
+
+def _python() -> Finding:
+    fine = sys.version_info >= (3, 11)
+    return Finding("python", platform.python_version(), fine, "" if fine else "install Python 3.11 or newer")
+
+
+def _packages() -> list[Finding]:
+    requirements = [Requirement(line) for line in metadata.requires("mmgrpo") or []]
+    return [_package(requirement) for requirement in requirements if requirement.marker is None]
+
+
+def _package(requirement: Requirement) -> Finding:
+    mend = f"pip install '{requirement}'"
+    try:
+        version = metadata.version(requirement.name)
+    except metadata.PackageNotFoundError:
+        return Finding(requirement.name, "not installed", False, mend)
+    if version not in requirement.specifier:
+        return Finding(requirement.name, f"{version}, tested with {requirement.specifier}", False, mend)
+    return Finding(requirement.name, version)
+
+
+def _device() -> Finding:
+    if find_spec("torch") is None:
+        return Finding("device", "unknown without torch", False, "make setup")
+    import torch
+
+    threads = f"{torch.get_num_threads()} of {os.cpu_count()} cores"
+    if torch.cuda.is_available():
+        return Finding("device", f"cuda ({torch.cuda.get_device_name(0)}), {threads}")
+    capability = torch.backends.cpu.get_cpu_capability()
+    return Finding("device", f"cpu ({capability}), {threads}")
+
+
+def _model(cache: Path | None) -> Finding:
+    from stages.engines.models import resolve_base
+
+    try:
+        base = resolve_base("smollm2-135m-instruct", Path(), cache)
+    except RecipeError as error:
+        return Finding("small model", "not ready", False, str(error).splitlines()[-1])
+    return Finding("small model", f"smollm2-135m-instruct, digest {base.digest[:12]}, in {base.path}")
+
+
+def _engines() -> list[Finding]:
+    findings = [Finding("engine transformers", "ready" if find_spec("transformers") else "not installed")]
+    for name in ("vllm", "ray"):
+        state = "installed" if find_spec(name) else f"not installed (optional: pip install 'mmgrpo[{name}]')"
+        findings.append(Finding(name, state))
+    return findings
+
+
+def _disk(folder: Path) -> Finding:
+    free = shutil.disk_usage(folder).free / 2**30
+    return Finding("disk", f"{free:.1f} GiB free in {folder}", free > 1, "" if free > 1 else "make room")
+
+
+def render(findings: list[Finding]) -> str:
+    """The findings as text; what is wrong carries the command that mends it."""
+    lines = [f"{'ok' if item.fine else '!!'}  {item.what:<20} {item.state}" for item in findings]
+    lines += [f"    mend {item.what}: {item.mend}" for item in findings if not item.fine]
+    return "\n".join(lines)

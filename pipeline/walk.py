@@ -1,0 +1,121 @@
+"""The walk: the order of a run's jobs, written once. The runner makes each job's artifact; the planner looks it up.
+
+`walk` is a generator: it yields a `Job` and is sent the job's artifact, or None when there is none yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.jobs import Job
+from schemas.canonical import digest_file
+from schemas.recipe import Recipe
+from stages import base, evaluate, examples, group, program, rollout, train
+from stages.contract import Artifact
+from stages.examples import data_path
+
+Jobs = Generator[Job, Artifact | None, str | None]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What identifies the things outside the run: the data file, the program, the base model."""
+
+    data: str
+    program: dict[str, Any]
+    base: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A point of the policy chain. `trained` is the train artifact that made it, None for the base.
+
+    `digest` is None while planning beyond a train stage that has not run.
+    """
+
+    digest: str | None
+    holder: Artifact | None
+    trained: Artifact | None
+
+
+def identify(recipe: Recipe, root: Path, cache: str | None) -> Setup:
+    """Look at the data file, the program and the base model that a recipe names.
+
+    Raises:
+        RecipeError: when one of them is not there or cannot be loaded.
+    """
+    from stages.programs.load import program_identity
+
+    from stages.engines.models import resolve_base
+
+    data = digest_file(data_path(recipe, root))
+    identity = program_identity(recipe, root)
+    model = resolve_base(recipe.model.base, root, Path(cache) if cache else None)
+    parts = {"weights": model.weights, "tokenizer": model.tokenizer, "template": model.template}
+    return Setup(data, identity, {"base": model.digest, **parts})
+
+
+def walk(recipe: Recipe, setup: Setup, iterations: int) -> Jobs:
+    """Yield the jobs of a run in order; returns why the run ended early, or None."""
+    shared = yield from _setup(setup)
+    start = shared["base"]
+    first = start.manifest.metrics["policy"] if start else None
+    policy = Policy(digest=first, holder=start, trained=None)
+    yield evaluation(shared, policy, 0, recipe.examples.dev)
+    for iteration in range(iterations):
+        policy, ended = yield from _iteration(recipe, shared, policy, iteration)
+        if ended:
+            return ended
+        yield evaluation(shared, policy, iteration + 1, recipe.examples.dev)
+    return None
+
+
+def evaluation(shared: dict[str, Artifact | None], policy: Policy, index: int, split: str) -> Job:
+    """The job that scores one policy on one split."""
+    artifacts, identities = _sampling_inputs(shared, policy)
+    params = {"policy": policy.digest, "split": split}
+    return Job(evaluate, ("evaluations", split, str(index)), params, artifacts, identities)
+
+
+def _setup(setup: Setup) -> Generator[Job, Artifact | None, dict[str, Artifact | None]]:
+    shared: dict[str, Artifact | None] = {}
+    shared["examples"] = yield Job(examples, ("setup", "examples"), {"data": setup.data}, {})
+    shared["program"] = yield Job(program, ("setup", "program"), {"identity": setup.program}, {})
+    shared["base"] = yield Job(base, ("setup", "base"), {"base": setup.base}, {})
+    return shared
+
+
+def _sampling_inputs(
+    shared: dict[str, Artifact | None], policy: Policy
+) -> tuple[dict[str, Artifact | None], dict[str, str]]:
+    """Inputs of a job that samples. Only the policy counts of a train artifact, so a twin adapter is not rescored."""
+    if policy.digest is None:
+        return {**shared, "adapter": None}, {}
+    if policy.trained is None:
+        return dict(shared), {}
+    return {**shared, "adapter": policy.trained}, {"adapter": policy.digest}
+
+
+def _iteration(
+    recipe: Recipe, shared: dict[str, Artifact | None], policy: Policy, iteration: int
+) -> Generator[Job, Artifact | None, tuple[Policy, str | None]]:
+    def slot(stage: str) -> tuple[str, ...]:
+        return ("iterations", str(iteration), stage)
+
+    artifacts, identities = _sampling_inputs(shared, policy)
+    params = {"iteration": iteration, "policy": policy.digest}
+    rolled = yield Job(rollout, slot("rollout"), params, artifacts, identities)
+    grouped = yield Job(group, slot("group"), {"iteration": iteration}, {"rollout": rolled, "policies": policy.holder})
+    inputs = {"base": shared["base"], "rollout": rolled, "group": grouped}
+    if policy.trained is not None or policy.digest is None:
+        inputs["previous"] = policy.trained
+    trained = yield Job(train, slot("train"), {"iteration": iteration}, inputs)
+    if trained is None:
+        return Policy(None, None, None), None
+    if trained.manifest.metrics["trained"]:
+        return Policy(trained.manifest.metrics["policy"], trained, trained), None
+    reason = f"iteration {iteration}: {trained.manifest.metrics['reason']}"
+    return policy, reason if recipe.run.when_nothing_to_train == "stop" else None

