@@ -1,0 +1,177 @@
+"""What is trained on: group members, joined with the tokens of their invocations.
+
+The group table is a narrow index. Copies (of PadGroups and of selection) point to the same invocation, which is
+loaded, and later computed, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas.errors import ContractError, DataError, Violation
+from schemas.groups import GROUPS
+from schemas.parquet import read_frame
+from schemas.rollouts import INVOCATIONS
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Ids = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+_TOKENS = (
+    "rollout_id",
+    "call_index",
+    "prompt_ids",
+    "completion_ids",
+    "sampling_logprobs",
+    "temperature",
+    "top_p",
+    "top_k",
+    "logprob_kind",
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One invocation: what the model is run on."""
+
+    rollout_id: str
+    call_index: int
+    prompt: Ids
+    completion: Ids
+    sampling: Floats | None
+    """Log-probabilities under the behaviour policy, one a completion token; None when they are not known."""
+    temperature: float
+    """What logits are divided by: the sampling temperature. Greedy samples are scored at 1, as they were logged."""
+
+    @property
+    def fed(self) -> Ids:
+        """The tokens to compute: the last one of the completion predicts nothing that is scored."""
+        return np.concatenate([self.prompt, self.completion[:-1]])
+
+    @property
+    def name(self) -> str:
+        """The row's key, for messages."""
+        return f"rollout_id={self.rollout_id}, call_index={self.call_index}"
+
+
+@dataclass(frozen=True)
+class Members:
+    """M group members, sorted by (example_id, group_id, member_index), and the R rows that they point to."""
+
+    example: npt.NDArray[np.str_]
+    group: npt.NDArray[np.str_]
+    module: npt.NDArray[np.str_]
+    advantage: Floats
+    weight: Floats
+    reward: Floats
+    row: npt.NDArray[np.intp]
+    """(M,) index into `rows`."""
+    rows: tuple[Row, ...]
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    @property
+    def tokens(self) -> npt.NDArray[np.int64]:
+        """(M,) completion tokens of each member."""
+        return np.array([len(row.completion) for row in self.rows], np.int64)[self.row]
+
+
+def load_members(groups: Path, invocations: Sequence[Path], *, need_sampling: bool) -> tuple[Members, int]:
+    """Read and join the two tables.
+
+    Args:
+        groups: groups.parquet.
+        invocations: files of the invocations table, of one or several rollout artifacts.
+        need_sampling: whether a row without usable sampling log-probabilities is an error.
+
+    Returns:
+        The members, and how many were left out because their call returned no token (a prompt over the context
+        limit, an engine error): there is nothing to move a weight by.
+
+    Raises:
+        ContractError: for members whose invocation is missing or unusable, with their count and keys.
+    """
+    import polars as pl
+
+    key = ["rollout_id", "call_index"]
+    index = read_frame(groups, GROUPS).sort("example_id", "group_id", "member_index")
+    wanted = index.select(key).unique()
+    calls = read_frame(invocations, INVOCATIONS, columns=_TOKENS, validate=False).join(wanted, on=key, how="semi")
+    missing = wanted.join(calls, on=key, how="anti").sort(key)
+    _refuse(missing, "every member has its invocation in the rollout artifact", groups)
+    # fill_null: a call that failed before its first token has no ids at all.
+    silent = calls.filter(pl.col("completion_ids").list.len().fill_null(0) == 0)
+    calls = calls.join(silent.select(key), on=key, how="anti").sort(key)
+    _check_calls(calls, need_sampling, groups)
+    kept = index.join(calls.select(key).with_row_index("row"), on=key, how="inner", maintain_order="left")
+    return _members(kept, tuple(_row(call) for call in calls.iter_rows(named=True))), index.height - kept.height
+
+
+def _members(frame: pl.DataFrame, rows: tuple[Row, ...]) -> Members:
+    def text(name: str) -> npt.NDArray[np.str_]:
+        return np.array(frame[name].to_list(), dtype=np.str_)
+
+    numbers = (frame[name].to_numpy().astype(np.float64) for name in ("advantage", "weight", "reward"))
+    advantage, weight, reward = numbers
+    row = frame["row"].to_numpy().astype(np.intp)
+    return Members(text("example_id"), text("group_id"), text("module"), advantage, weight, reward, row, rows)
+
+
+def _row(call: dict[str, Any]) -> Row:
+    sampling = call["sampling_logprobs"]
+    return Row(
+        call["rollout_id"],
+        call["call_index"],
+        np.array(call["prompt_ids"], np.int64),
+        np.array(call["completion_ids"], np.int64),
+        None if sampling is None else np.array(sampling, np.float64),
+        call["temperature"] or 1.0,
+    )
+
+
+def _check_calls(calls: pl.DataFrame, need_sampling: bool, groups: Path) -> None:
+    import polars as pl
+
+    unprompted = calls.filter(pl.col("prompt_ids").list.len().fill_null(0) == 0)
+    _refuse(unprompted, "prompt_ids are present", groups)
+    if not need_sampling:
+        return
+    hint = 'Set train.rho = "none" to train without correcting for the behaviour policy.'
+    _refuse(calls.filter(pl.col("sampling_logprobs").is_null()), "sampling_logprobs are present", groups, hint)
+    tempered = (pl.col("temperature").fill_null(1.0) != 1.0) & (pl.col("temperature").fill_null(1.0) != 0.0)
+    narrowed = (pl.col("top_p").fill_null(1.0) < 1.0) | pl.col("top_k").is_not_null()
+    raw = calls.filter((pl.col("logprob_kind") == "raw") & (tempered | narrowed))
+    rule = "sampling_logprobs are those of the distribution that was sampled from (logprob_kind 'processed')"
+    _refuse(raw, rule, groups, hint)
+
+
+def _refuse(broken: pl.DataFrame, rule: str, where: Path, hint: str = "") -> None:
+    if broken.height:
+        keys = broken.select("rollout_id", "call_index").head(3).iter_rows()
+        samples = tuple(f"rollout_id={rollout}, call_index={call}" for rollout, call in keys)
+        raise ContractError("invocations", str(where), [Violation(rule, broken.height, samples)], hint)
+
+
+def check_vocabulary(rows: Sequence[Row], vocabulary: int) -> None:
+    """Refuse token ids that the model does not have, which would be read from beside its embedding.
+
+    Raises:
+        DataError: naming the first such row.
+    """
+    for row in rows:
+        largest = int(max(row.prompt.max(), row.completion.max()))
+        smallest = int(min(row.prompt.min(), row.completion.min()))
+        if largest >= vocabulary or smallest < 0:
+            raise DataError(
+                f"invocation {row.name}: token ids run from {smallest} to {largest}, the model knows 0 to "
+                f"{vocabulary - 1}: were these rollouts made with another base model?"
+            )
