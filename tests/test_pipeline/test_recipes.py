@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.recipes import load_execution, load_recipe
+from schemas.errors import RecipeError
+
+MINIMAL = """
+name = "t"
+[model]
+base = "tiny-random"
+[program]
+factory = "a:b"
+metric = "a:c"
+[examples]
+path = "e.csv"
+inputs = ["x"]
+"""
+
+
+def write(folder: Path, text: str = MINIMAL) -> Path:
+    path = folder / "recipe.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_minimal_recipe_has_the_defaults_of_the_paper(tmp_path: Path) -> None:
+    recipe = load_recipe(write(tmp_path), []).recipe
+    assert (recipe.preset, recipe.rollout.rollouts, recipe.group.pad, recipe.group.ddof) == ("paper", 12, "fill", 1)
+    assert (recipe.adapter.r, recipe.adapter.alpha, recipe.train.learning_rate) == (16, 64, 1e-5)
+
+
+def test_the_recipe_wins_over_its_preset_and_a_setting_over_the_recipe(tmp_path: Path) -> None:
+    path = write(tmp_path, 'preset = "unbiased"\n' + MINIMAL + '[group]\npad = "truncate"\n')
+    group = load_recipe(path, []).recipe.group
+    assert (group.pad, group.select, group.baseline) == ("truncate", "all", "leave_one_rollout_out")
+    assert load_recipe(path, ["group.pad=fill_last"]).recipe.group.pad == "fill_last"
+
+
+def test_a_setting_takes_any_toml_value_and_bare_words(tmp_path: Path) -> None:
+    settings = ["train.learning_rate=3e-4", "examples.metadata=['m']", "rollout.sampling.top_k=20", "name=other"]
+    recipe = load_recipe(write(tmp_path), settings).recipe
+    assert (recipe.train.learning_rate, recipe.examples.metadata) == (3e-4, ("m",))
+    assert (recipe.rollout.sampling.top_k, recipe.name) == (20, "other")
+
+
+@pytest.mark.parametrize(
+    ("addition", "expected"),
+    [
+        ("[train]\nlearning_rat = 1", "train.learning_rat: unknown key; did you mean 'learning_rate'?"),
+        ("[lms.x]\nkind = 'openai'", "lms.x: kind 'openai' needs `url` and `model`"),
+        ("[lms.student]\nkind = 'base'", "'student' is the model being trained"),
+        ("[group]\nk = 0", "group.k"),
+        ("[train]\nlearning_rate = 'fast'", "train.learning_rate"),
+        ("[train]\nschedule = 'cosine'", "needs `total_steps`"),
+        ("[rollout.sampling]\ntemprature = 1", "did you mean 'temperature'?"),
+        ("[train]\nbeta = inf", "train.beta"),
+    ],
+)
+def test_a_wrong_field_is_named_with_what_was_expected(tmp_path: Path, addition: str, expected: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(write(tmp_path, MINIMAL + addition), [])
+    assert expected in str(caught.value)
+    assert "recipe.toml" in str(caught.value)
+
+
+def test_every_missing_field_is_listed(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(write(tmp_path, "name = 'x'"), [])
+    assert all(f"- {name}: required" in str(caught.value) for name in ("model", "program", "examples"))
+
+
+@pytest.mark.parametrize("text", ["name = ", "\x00", "[a\n"])
+def test_a_file_that_is_no_toml_is_named(tmp_path: Path, text: str) -> None:
+    with pytest.raises(RecipeError, match=r"recipe\.toml is not TOML"):
+        load_recipe(write(tmp_path, text), [])
+
+
+def test_a_missing_recipe_and_a_folder_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="no such file"):
+        load_recipe(tmp_path / "none.toml", [])
+    with pytest.raises(RecipeError, match="is a folder"):
+        load_recipe(tmp_path, [])
+
+
+def test_execution_is_checked_like_a_recipe(tmp_path: Path) -> None:
+    assert load_execution(None, ["concurrency=7"]).concurrency == 7
+    with pytest.raises(RecipeError, match="did you mean 'threads'"):
+        load_execution(None, ["thread=7"])
+
+
+def test_a_recipe_cannot_be_changed_after_it_was_read(tmp_path: Path) -> None:
+    from pydantic import ValidationError
+
+    recipe = load_recipe(write(tmp_path), []).recipe
+    with pytest.raises(ValidationError, match="frozen"):
+        recipe.seed = 3  # type: ignore[misc]
