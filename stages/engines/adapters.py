@@ -1,0 +1,111 @@
+"""LoRA adapters on disk: their identity, and whether they belong to a base model."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from schemas.canonical import digest, digest_file
+from schemas.errors import DataError, RecipeError
+from stages.engines.digests import weight_files
+from stages.engines.files import read_json
+
+if TYPE_CHECKING:
+    from stages.engines.models import BaseModel
+
+WEIGHTS, CONFIG, BASE = "adapter_model.safetensors", "adapter_config.json", "base.json"
+_NOT_IDENTITY = frozenset({"base_model_name_or_path", "revision", "peft_version", "auto_mapping"})
+_PREFIX = "base_model.model."
+
+
+def adapter_digest(folder: Path) -> str:
+    """The identity of an adapter: its weights' bytes and its config, without paths and versions, lists sorted.
+
+    PEFT writes `target_modules` in random order, hence the sorting.
+
+    Raises:
+        DataError: when the folder is no PEFT adapter with safetensors weights.
+    """
+    config = {key: _sorted(value) for key, value in _config(folder).items() if key not in _NOT_IDENTITY}
+    return digest({"weights": digest_file(folder / WEIGHTS), "config": config})
+
+
+def _sorted(value: Any) -> Any:
+    if isinstance(value, list):
+        return sorted((_sorted(item) for item in value), key=lambda item: json.dumps(item, sort_keys=True))
+    if isinstance(value, dict):
+        return {key: _sorted(item) for key, item in value.items()}
+    return value
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    for name in (CONFIG, WEIGHTS):
+        if not (folder / name).is_file():
+            raise DataError(f"the adapter folder {folder} has no {name}: expected a PEFT adapter saved as safetensors")
+    try:
+        return read_json(folder / CONFIG)
+    except RecipeError as error:
+        raise DataError(str(error)) from error
+
+
+def check_adapter(folder: Path, base: BaseModel) -> None:
+    """Refuse an adapter that was not made for this base.
+
+    The trainer leaves the digest of its base in `base.json`; the shapes are compared in any case.
+
+    Raises:
+        DataError: naming the first digest or tensor that does not fit.
+    """
+    config = _config(folder)
+    if config.get("peft_type") != "LORA":
+        raise DataError(f"the adapter {folder} is of type {config.get('peft_type')}, expected LORA")
+    made_for = read_json(folder / BASE).get("base", base.digest)
+    if made_for != base.digest:
+        raise DataError(
+            f"the adapter {folder} was trained on the base {made_for}, but model.base '{base.name}' is {base.digest}: "
+            "name the base that it was trained on, or train anew"
+        )
+    _check_shapes(folder, base)
+
+
+def _check_shapes(folder: Path, base: BaseModel) -> None:
+    shapes: dict[str, list[int]] = {}
+    for file in weight_files(base.path):
+        shapes |= tensor_shapes(file)
+    for name, shape in sorted(tensor_shapes(folder / WEIGHTS).items()):
+        module, _, kind = name.removeprefix(_PREFIX).partition(".lora_")
+        if kind not in ("A.weight", "B.weight"):
+            continue  # magnitudes, biases: PEFT checks these when it loads them
+        expected = shapes.get(f"{module}.weight")
+        side = 1 if kind == "A.weight" else 0  # A is (r, in), B is (out, r), the base's weight is (out, in)
+        if expected is None or shape[side] != expected[side]:
+            was = f"shape {expected}" if expected else "no such module"
+            raise DataError(
+                f"the adapter {folder} does not fit model.base '{base.name}': {name} has shape {shape}, where the base "
+                f"has {was}"
+            )
+
+
+def tensor_shapes(file: Path) -> dict[str, list[int]]:
+    """Shapes of the tensors of a safetensors file, read from its header alone.
+
+    Raises:
+        DataError: when the file is truncated or no safetensors file.
+    """
+    try:
+        size = file.stat().st_size
+        with file.open("rb") as stream:
+            (length,) = struct.unpack("<Q", stream.read(8))
+            header = json.loads(stream.read(min(length, size)))
+        entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
+        shapes = {name: entry["shape"] for name, entry in entries.items()}
+        end = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
+    except (struct.error, ValueError, AttributeError, KeyError, TypeError) as error:
+        raise DataError(f"{file} is no safetensors file ({error}): restore it or make it again") from error
+    if 8 + length + end != size:
+        raise DataError(
+            f"{file} has {size} bytes where its header tells {8 + length + end}: restore it or make it again"
+        )
+    return shapes
