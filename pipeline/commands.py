@@ -17,7 +17,7 @@ def do_run(options: argparse.Namespace) -> int:
     """`mmgrpo run RECIPE`."""
     from pipeline.jobs import Job
     from pipeline.outcome import cost_line, score_line
-    from pipeline.reporting import build_report
+    from pipeline.reporting.build import build_report
     from pipeline.run import open_run, run_all
 
     loaded, execution, folder = _resolve(options)
@@ -26,7 +26,7 @@ def do_run(options: argparse.Namespace) -> int:
 
         def after(job: Job) -> None:
             if job.stage.NAME == "evaluate":
-                reporter.note(score_line(runner.store, runner.state, job.slot[1], int(job.slot[2])))
+                reporter.note(score_line(folder, job.slot[1], int(job.slot[2])))
 
         ended = run_all(runner, _iterations(options, loaded), after)
         if ended:
@@ -34,7 +34,7 @@ def do_run(options: argparse.Namespace) -> int:
         if runner.made == 0:
             print(f"Everything in {folder} is up to date; nothing was run.")
         page = build_report(folder)
-        print(cost_line(runner.store, runner.state))
+        print(cost_line(folder))
         print(f"Report: {page}")
     return 0
 
@@ -65,7 +65,7 @@ def do_stage(options: argparse.Namespace) -> int:
 def do_evaluate(options: argparse.Namespace) -> int:
     """`mmgrpo evaluate --test RECIPE`."""
     from pipeline.outcome import score_line
-    from pipeline.reporting import build_report
+    from pipeline.reporting.build import build_report
     from pipeline.run import open_run, run_test
 
     loaded, execution, folder = _resolve(options)
@@ -74,7 +74,7 @@ def do_evaluate(options: argparse.Namespace) -> int:
         raise RecipeError("the recipe names no test split: set examples.test")
     with open_run(loaded, execution, folder, Reporter(execution.progress)) as runner:
         for index in run_test(runner, split):
-            print(score_line(runner.store, runner.state, split, index))
+            print(score_line(folder, split, index))
         print(f"The test split of this run has been opened {runner.state.tests_opened} time(s).")
         build_report(folder)
     return 0
@@ -109,7 +109,7 @@ def do_lineage(options: argparse.Namespace) -> int:
 
 def do_report(options: argparse.Namespace) -> int:
     """`mmgrpo report RUN`."""
-    from pipeline.reporting import build_report
+    from pipeline.reporting.build import build_report
 
     print(f"Report: {build_report(options.run)}")
     return 0
