@@ -1,0 +1,77 @@
+"""What each stage's version stands for: a digest of its code, and of the code of ours that it uses.
+
+Comments, docstrings and layout do not count. `python -m tests.stage_versions` records the state of now; do that after
+raising a stage's VERSION, or after a change that cannot change any result.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+from pathlib import Path
+
+from schemas.canonical import canonical_json, digest
+
+ROOT = Path(__file__).resolve().parent.parent
+RECORD = Path(__file__).with_suffix(".json")
+STAGES = ("examples", "program", "base", "rollout", "group", "train", "evaluate")
+
+
+def current() -> dict[str, dict[str, object]]:
+    """Version and code digest of every stage as the tree is now."""
+    return {name: {"version": _version(name), "code": code_digest(f"stages.{name}")} for name in STAGES}
+
+
+def recorded() -> dict[str, dict[str, object]]:
+    """Version and code digest of every stage as last recorded."""
+    record: dict[str, dict[str, object]] = json.loads(RECORD.read_text())
+    return record
+
+
+def code_digest(module: str) -> str:
+    """Digest of a module's code and of every module below `stages` that it imports, at any depth."""
+    seen: dict[str, str] = {}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        path = _path(name)
+        if name in seen or path is None:
+            continue
+        tree = ast.parse(path.read_text())
+        seen[name] = digest(ast.dump(_without_docstrings(tree)))
+        waiting += _imports(tree)
+    return digest(seen)
+
+
+def _version(stage: str) -> int:
+    version: int = importlib.import_module(f"stages.{stage}").VERSION
+    return version
+
+
+def _path(module: str) -> Path | None:
+    path = ROOT / Path(*module.split("."))
+    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.exists()), None)
+
+
+def _imports(tree: ast.AST) -> list[str]:
+    found: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return [name for name in found if name.split(".")[0] == "stages"]
+
+
+def _without_docstrings(tree: ast.AST) -> ast.AST:
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            kept = [item for item in body if not (isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant))]
+            node.body = kept or [ast.Pass()]  # type: ignore[attr-defined]
+    return tree
+
+
+if __name__ == "__main__":
+    RECORD.write_text(json.dumps(json.loads(canonical_json(current())), indent=1) + "\n")
