@@ -55,3 +55,29 @@ EXCLUDED = TableSpec(
     ),
     key=("rollout_id", "call_index"),
 )
+
+SUMMARY = TableSpec(
+    name="summary",
+    version=1,
+    schema=pa.schema(
+        [
+            column("module", pa.string()),
+            column("invocation_index", pa.int32()),
+            column("invocations", pa.int64()),  # rows of the invocations table, all attempts
+            column("groups", pa.int64()),  # groups written
+            column("flat_groups", pa.int64()),  # formed and flat, written or not
+            column("small_groups", pa.int64()),
+            column("members", pa.int64()),
+            column("copies_fill", pa.int64()),
+            column("copies_select", pa.int64()),
+            column("reward_mean", pa.float64(), null=True),  # over the members written
+            column("reward_min", pa.float64(), null=True),
+            column("reward_max", pa.float64(), null=True),
+            column("spread_mean", pa.float64(), null=True),  # mean over written groups of max - min
+            column("weighted_advantage", pa.float64()),  # sum over members of |weight * advantage|
+            column("excluded", pa.string()),  # canonical JSON object: reason -> rows
+        ]
+    ),
+    key=("module", "invocation_index"),
+)
+"""Per module and position: what became of its invocations."""
