@@ -1,0 +1,179 @@
+"""The batcher: pending calls of many program runs, served in batches by the one engine.
+
+Programs submit from any thread. The engine works in one thread, the one that calls `serve`. A batch goes out after
+a moment of quiet: a very short one when every live run waits for an answer, a longer one while some are still busy.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from schemas.errors import MmgrpoError
+from stages.engines.interface import Adapter, Engine, Request, Result, Sampling
+from stages.engines.signals import LMFailure, RunEnded
+
+GRACE_S = 0.0005
+"""Quiet before a batch goes out when every live run waits: lets siblings of an async program's call come along."""
+QUIET_S = 0.004
+"""Quiet before a batch goes out while some runs are busy."""
+PATIENCE_S = 0.1
+"""Longest a call waits for others when it never gets quiet."""
+
+
+class Clock:
+    """Time that a program run spends on its own, with no LM call of it pending."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pending = 0
+        self._spent = 0.0
+        self._since = time.monotonic()
+
+    def pause(self) -> None:
+        """A call is pending."""
+        with self._lock:
+            if self._pending == 0:
+                self._spent += time.monotonic() - self._since
+            self._pending += 1
+
+    def resume(self) -> None:
+        """A pending call was answered."""
+        with self._lock:
+            self._pending -= 1
+            if self._pending == 0:
+                self._since = time.monotonic()
+
+    def restart(self) -> None:
+        """Count from zero again."""
+        with self._lock:
+            self._spent, self._since = 0.0, time.monotonic()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a call is pending."""
+        return self._pending > 0
+
+    @property
+    def spent(self) -> float:
+        """Seconds spent so far."""
+        with self._lock:
+            return self._spent + (0.0 if self._pending else time.monotonic() - self._since)
+
+
+@dataclass
+class Served:
+    """An answered call."""
+
+    prompt_ids: tuple[int, ...]
+    result: Result
+
+
+@dataclass
+class Pending:
+    """A call that waits for the engine."""
+
+    messages: list[dict[str, str]]
+    sampling: Sampling
+    seed: int
+    adapter: Adapter | None
+    clock: Clock
+    over: Callable[[], bool]
+    """Whether the run that made the call is over, so that nobody waits for the answer."""
+    answered: Callable[[Served], None]
+    """Called in the engine's thread before the future is set."""
+    future: Future[Served] = field(default_factory=Future)
+
+    def __post_init__(self) -> None:
+        self.future.set_running_or_notify_cancel()  # an abandoned awaiter must not cancel what the engine will set
+
+    def settle(self, outcome: Served | BaseException) -> None:
+        """Give the caller its answer."""
+        self.clock.resume()
+        if isinstance(outcome, BaseException):
+            self.future.set_exception(outcome)
+        else:
+            self.answered(outcome)
+            self.future.set_result(outcome)
+
+
+class Batcher:
+    """Collects calls and messages from program runs, and serves the calls."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._pending: list[Pending] = []
+        self._oldest = 0.0
+
+    def submit(self, pending: Pending) -> None:
+        """Queue a call, from any thread."""
+        pending.clock.pause()
+        self._inbox.put(pending)
+
+    def post(self, message: Any) -> None:
+        """Send any other message to the engine's thread."""
+        self._inbox.put(message)
+
+    def step(self, everyone_waits: Callable[[], bool], idle_s: float) -> list[Any]:
+        """Wait for what comes in, serve a batch when one is due; returns the messages that came in."""
+        wait = (GRACE_S if everyone_waits() else QUIET_S) if self._pending else idle_s
+        received = self._receive(wait)
+        calls = [item for item in received if isinstance(item, Pending)]
+        if calls and not self._pending:
+            self._oldest = time.monotonic()
+        self._pending += calls
+        if self._pending and (not received or time.monotonic() - self._oldest > PATIENCE_S):
+            batch, self._pending = self._pending, []
+            self.serve(batch)
+        return [item for item in received if not isinstance(item, Pending)]
+
+    def _receive(self, wait: float) -> list[Any]:
+        try:
+            received = [self._inbox.get(timeout=wait)]
+        except queue.Empty:
+            return []
+        while True:
+            try:
+                received.append(self._inbox.get_nowait())
+            except queue.Empty:
+                return received
+
+    def serve(self, batch: Sequence[Pending]) -> None:
+        """Answer every call of a batch: `LMFailure` where the engine fails, `RunEnded` where the run is over."""
+        encoded: list[tuple[Pending, tuple[int, ...]]] = []
+        for pending in batch:
+            if pending.over():
+                pending.settle(RunEnded())
+                continue
+            try:
+                encoded.append((pending, self.engine.encode_chat(pending.messages)))
+            except Exception as error:  # noqa: BLE001 - a template may refuse in any way: it is this caller's error
+                pending.settle(ValueError(f"the model's chat template refused the messages: {error}"))
+        self._generate(encoded)
+
+    def _generate(self, calls: list[tuple[Pending, tuple[int, ...]]]) -> None:
+        """Generate; when the engine fails, halve the batch until the calls that it fails on stand alone."""
+        if not calls:
+            return
+        requests = [Request(ids, call.sampling, call.seed, call.adapter) for call, ids in calls]
+        try:
+            results = self.engine.generate(requests)
+        except MmgrpoError:
+            raise  # says itself what is wrong, with an adapter for example: no other batch would fare better
+        except Exception as error:  # noqa: BLE001 - whatever an engine raises, its callers must be told
+            if len(calls) == 1:
+                calls[0][0].settle(LMFailure(f"{type(error).__name__}: {error}"))
+                return
+            middle = len(calls) // 2
+            self._generate(calls[:middle])
+            self._generate(calls[middle:])
+            return
+        assert len(results) == len(calls), f"{len(results)} results for {len(calls)} requests"
+        for (call, ids), result in zip(calls, results, strict=True):
+            call.settle(Served(ids, result))

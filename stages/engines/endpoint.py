@@ -1,0 +1,87 @@
+"""LMs behind an OpenAI-compatible endpoint: for program modules that are not trained."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, cast
+
+from schemas.errors import RecipeError
+from stages.engines.interface import Sampling
+
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletionMessageParam
+
+TIMEOUT_S = 120.0
+RETRIES = 4
+"""Further tries after a refused, dropped or rate-limited request, with the client's exponential backoff."""
+_FINISH = {"stop": "stop", "length": "length"}
+
+
+class EndpointError(RuntimeError):
+    """An endpoint did not answer, after all tries."""
+
+
+class Endpoint:
+    """One endpoint and one model name. Safe to use from several threads.
+
+    The key is read from the environment, kept in the client alone, and taken out of error messages.
+    """
+
+    def __init__(
+        self, name: str, url: str, model: str, api_key_env: str | None, *, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        """`name` is what the recipe calls it.
+
+        Raises:
+            RecipeError: when the environment has no such variable.
+        """
+        from openai import OpenAI
+
+        self.name, self.model = name, model
+        self._key = _key(name, api_key_env)
+        self._client = OpenAI(
+            base_url=url, api_key=self._key or "none", timeout=timeout_s, max_retries=RETRIES, organization=""
+        )
+
+    def complete(self, messages: list[dict[str, str]], sampling: Sampling) -> tuple[str, str]:
+        """One chat completion: its text and finish reason ("stop", "length" or "error").
+
+        Raises:
+            EndpointError: when it cannot be had.
+            ValueError: for top_k, which the protocol does not have.
+        """
+        from openai import OpenAIError, omit
+
+        if sampling.top_k is not None:
+            raise ValueError(f"lms.{self.name}: OpenAI-compatible endpoints have no top_k")
+        chat = cast("list[ChatCompletionMessageParam]", messages)
+        try:
+            answer = self._client.chat.completions.create(
+                model=self.model,
+                messages=chat,
+                temperature=sampling.temperature,
+                top_p=omit if sampling.top_p is None else sampling.top_p,
+                max_tokens=sampling.max_new_tokens,
+            )
+        except OpenAIError as error:
+            raise EndpointError(f"lms.{self.name}: {self._without_key(error)}") from None
+        if not answer.choices:
+            raise EndpointError(f"lms.{self.name}: the answer has no choices")
+        choice = answer.choices[0]
+        return choice.message.content or "", _FINISH.get(str(choice.finish_reason), "error")
+
+    def _without_key(self, error: Exception) -> str:
+        text = f"{type(error).__name__}: {error}"
+        return text.replace(self._key, "***") if self._key else text
+
+
+def _key(name: str, variable: str | None) -> str:
+    if variable is None:
+        return ""
+    key = os.environ.get(variable)
+    if not key:
+        raise RecipeError(
+            f"lms.{name}.api_key_env: the environment variable {variable} is not set. Set it and run again: "
+            f"export {variable}=…"
+        )
+    return key

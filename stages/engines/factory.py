@@ -1,0 +1,91 @@
+"""The engine and the LMs of a job, from the recipe and its input artifacts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from schemas.errors import DataError
+from schemas.execution import Execution
+from schemas.parquet import read_rows
+from schemas.policies import POLICIES
+from schemas.recipe import Recipe
+from stages.contract import Inputs
+from stages.engines.endpoint import Endpoint
+from stages.engines.interface import Adapter, Engine
+
+_ENGINES: dict[tuple[str, ...], Engine] = {}
+"""The engine made last: consecutive stages of one process do not load the model again."""
+
+
+def make_engine(recipe: Recipe, execution: Execution, inputs: Inputs) -> Engine:
+    """The embedded engine over the recipe's base model.
+
+    Raises:
+        RecipeError: when the base model cannot be had.
+        DataError: when it is not the one that the base artifact was made from.
+    """
+    from stages.engines.models import resolve_base
+
+    base = resolve_base(recipe.model.base, inputs.root, Path(execution.cache) if execution.cache else None)
+    recorded = base_digests(inputs)["base"]
+    if base.digest != recorded:
+        raise DataError(
+            f"model.base '{recipe.model.base}' is now {base.digest[:12]}, but this run's base artifact "
+            f"{inputs['base'].path} was made from {recorded[:12]}: the model's files changed. Restore them, or start "
+            "another run."
+        )
+    device = _device(execution)
+    key = (base.digest, recipe.model.dtype, str(recipe.model.context), device, str(execution.batch_tokens))
+    if key not in _ENGINES:
+        from stages.engines.transformers_engine import TransformersEngine
+
+        _ENGINES.clear()
+        _ENGINES[key] = TransformersEngine(
+            base, recipe.model.dtype, recipe.model.context, device, execution.batch_tokens
+        )
+    return _ENGINES[key]
+
+
+def _device(execution: Execution) -> str:
+    if execution.device != "auto":
+        return execution.device
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def base_digests(inputs: Inputs) -> dict[str, str]:
+    """Digests of the base model as its artifact holds them: `base`, `weights`, `tokenizer`, `template`."""
+    digests: dict[str, str] = json.loads(inputs["base"].file("base.json").read_bytes())
+    return digests
+
+
+def policy_adapters(inputs: Inputs) -> dict[str, Adapter]:
+    """The adapters of the policy to sample from, by module or under "*"; empty for the base.
+
+    Raises:
+        DataError: when the adapter artifact does not hold that policy.
+    """
+    if "adapter" not in inputs.artifacts:
+        return {}
+    artifact, policy = inputs["adapter"], str(inputs.params["policy"])
+    rows = [row for row in read_rows(artifact.file("policies.parquet"), POLICIES) if row["policy"] == policy]
+    if not rows:
+        raise DataError(f"{artifact.file('policies.parquet')}: it does not hold the policy {policy[:12]}")
+    digests: dict[str, str] = json.loads(rows[0]["adapters"])
+    folder = artifact.file("adapter")
+    return {name: Adapter(folder if name == "*" else folder / name, digest) for name, digest in digests.items()}
+
+
+def make_endpoints(recipe: Recipe) -> dict[str, Endpoint]:
+    """Clients of the recipe's LMs behind endpoints, by name.
+
+    Raises:
+        RecipeError: when a key's environment variable is not set.
+    """
+    return {
+        name: Endpoint(name, lm.url, lm.model, lm.api_key_env)
+        for name, lm in recipe.lms.items()
+        if lm.kind == "openai" and lm.url and lm.model
+    }

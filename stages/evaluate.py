@@ -1,0 +1,120 @@
+"""The evaluate stage: one policy's scores on one split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from schemas.canonical import seed_from
+from schemas.execution import Execution
+from schemas.recipe import Recipe
+from schemas.rollouts import INVOCATIONS, rollout_id
+from schemas.scores import SCORES
+from stages.contract import Inputs, Out
+from stages.programs.figures import call_figures, part_means, status_counts
+from stages.programs.load import load_program
+from stages.programs.run import Finished, Job
+from stages.programs.shards import Shape, compact, open_session, read_split, sample
+from stages.statistics import example_means
+
+NAME = "evaluate"
+VERSION = 1
+
+
+def recipe_slice(recipe: Recipe) -> dict[str, Any]:
+    """What decides which runs are made, how they are sampled, and what a failure counts."""
+    return {
+        "seed": recipe.seed,
+        "model": {"dtype": recipe.model.dtype, "context": recipe.model.context},
+        "lms": {name: lm.model_dump(mode="json") for name, lm in recipe.lms.items()},
+        "program": {"timeout_s": recipe.program.timeout_s},
+        "evaluate": recipe.evaluate.model_dump(mode="json", exclude={"bootstrap"}),
+    }
+
+
+def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[str, Any]:
+    """Write scores.parquet, sorted by (example_id, sample).
+
+    Params: `policy`, `split`. Artifacts: `examples`, `program`, `base`, and `adapter` for a trained policy. The LM
+    calls are kept until the figures are made of them, and are no part of the artifact.
+
+    Raises:
+        RecipeError, DataError: for a program, split or model that cannot be used.
+        StageError: when the metric or the engine failed in every run.
+    """
+    policy, section = str(inputs.params["policy"]), recipe.evaluate
+    program = load_program(recipe, inputs.root)
+    jobs = plan_jobs(recipe, inputs)
+    sample(
+        program,
+        jobs,
+        lambda: open_session(recipe, execution, inputs, section.sampling, section.parse_retries),
+        out,
+        shape=Shape(SCORES, "runs", lambda finished: _row(finished, policy)),
+        concurrency=execution.concurrency,
+    )
+    scores = pl.DataFrame(compact(out, SCORES))
+    calls = pl.DataFrame(compact(out, INVOCATIONS, keep=False))
+    means = example_means(scores["example_id"].to_list(), scores["score"].to_list(), section.failure_score)
+    statuses = status_counts(scores)
+    return {
+        "split": inputs.params["split"],
+        "mean": sum(means.values()) / len(means),
+        "n": len(means),
+        "runs": scores.height,
+        "statuses": statuses,
+        "failures": {status: count for status, count in statuses.items() if status != "ok"},
+        "parts": part_means(scores["parts"]),
+        **call_figures(calls, scores.height, None if program.modules is None else list(program.modules)),
+    }
+
+
+def plan_jobs(recipe: Recipe, inputs: Inputs) -> dict[str, list[Job]]:
+    """The runs by example_id.
+
+    Seeds do not depend on the policy: every policy is scored with the same draws, so that differences between two
+    are not those of the dice.
+    """
+    split = str(inputs.params["split"])
+    rows = read_split(inputs, split)[: recipe.evaluate.limit]
+    return {row["example_id"]: _jobs(recipe, inputs, split, row) for row in rows}
+
+
+def _jobs(recipe: Recipe, inputs: Inputs, split: str, example: Mapping[str, Any]) -> list[Job]:
+    example_id = str(example["example_id"])
+    return [
+        Job(
+            example_id=example_id,
+            index=sample_index,
+            rollout_id=rollout_id(
+                program=inputs["program"].digest,
+                policy=str(inputs.params["policy"]),
+                source=f"evaluate:{split}",
+                seed=recipe.seed,
+                iteration=0,
+                example_id=example_id,
+                index=sample_index,
+            ),
+            seed=seed_from(recipe.seed, "evaluate", split, example_id, sample_index),
+            inputs=example["inputs"],
+            labels=example["labels"],
+            metadata=example["metadata"],
+        )
+        for sample_index in range(recipe.evaluate.samples)
+    ]
+
+
+def _row(finished: Finished, policy: str) -> dict[str, Any]:
+    job, outcome = finished.job, finished.outcome
+    return {
+        "policy": policy,
+        "example_id": job.example_id,
+        "sample": job.index,
+        "score": outcome.score,
+        "parts": outcome.parts,
+        "output": outcome.output,
+        "status": outcome.status,
+        "error": outcome.error,
+    }

@@ -1,0 +1,121 @@
+"""DSPy's LM calls, led to our engine by the extension point that DSPy keeps: `dspy.LM(engine=…)`.
+
+`complete(request)` is called with exactly what is sent, demos included. Who calls stands in DSPy's own context: the
+predictor (stamped with its path when the program was loaded), the program run, and the predictor's open invocation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import dspy
+from dspy import lm15
+
+from schemas.errors import RecipeError
+from stages.engines.signals import ContextOverflowError
+from stages.programs.dspy_calls import INVOCATIONS, RUN, STAMP, Invocations
+from stages.programs.recorder import Messages
+from stages.programs.session import STUDENT, Caller, Reply
+
+_SAMPLING = {"temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "max_tokens": "max_new_tokens"}
+_ROLES = {"user": "user", "assistant": "assistant", "developer": "system"}
+
+
+class RunEngine:
+    """A DSPy engine that hands each request to the program run it belongs to."""
+
+    def __init__(self, lm: str) -> None:
+        self.lm = lm
+
+    def complete(self, request: lm15.Request) -> lm15.Response:
+        """One completion, recorded as it is made."""
+        future = _submit(request, self.lm)
+        try:
+            return _response(request, future.result())
+        except ContextOverflowError as error:
+            raise lm15.ContextLengthError(str(error)) from error
+
+    def dump_state(self) -> dict[str, Any]:
+        """What DSPy saves of it."""
+        return {"lm": self.lm}
+
+    @classmethod
+    def load_state(cls, state: Mapping[str, Any]) -> RunEngine:
+        """From what DSPy saved."""
+        return cls(state["lm"])
+
+
+class AsyncRunEngine(RunEngine):
+    """`RunEngine` for `acall`."""
+
+    async def complete(self, request: lm15.Request) -> lm15.Response:
+        """One completion, recorded as it is made."""
+        future = _submit(request, self.lm)
+        try:
+            return _response(request, await asyncio.wrap_future(future))
+        except ContextOverflowError as error:
+            raise lm15.ContextLengthError(str(error)) from error
+
+
+def program_lm(name: str = STUDENT) -> dspy.LM:
+    """An LM that the recipe names, for use in a DSPy program.
+
+    For example `self.judge.lm = program_lm("judge")`. Predictors without an LM of their own get the student.
+    """
+    return dspy.LM(
+        f"mmgrpo/{name}", engine=RunEngine(name), async_engine=AsyncRunEngine(name), cache=False, num_retries=0
+    )
+
+
+def is_program_lm(lm: Any) -> bool:
+    """Whether calls of this LM are recorded."""
+    return isinstance(getattr(lm, "engine", None), RunEngine)
+
+
+def _submit(request: lm15.Request, lm: str) -> Future[Reply]:
+    settings = dspy.settings
+    caller: Caller | None = settings.get(RUN)
+    invocations: Invocations | None = settings.get(INVOCATIONS)
+    if caller is None:
+        raise RecipeError(f"the LM 'mmgrpo/{lm}' can only be called inside a program run")
+    modules = settings.caller_modules or []
+    path = getattr(modules[-1], STAMP, None) if modules else None
+    if path is None or invocations is None or invocations.path != path:
+        what = type(modules[-1]).__name__ if modules else "no module"
+        raise RecipeError(
+            f"an LM call came from {what}, which is no predictor of the program (predictors are those that are "
+            "attributes of its modules when it is made): create it in __init__, not while running"
+        )
+    overrides = {
+        ours: value for theirs, ours in _SAMPLING.items() if (value := getattr(request.config, theirs)) is not None
+    }
+    return invocations.submit(caller, _messages(request), lm, overrides)
+
+
+def _messages(request: lm15.Request) -> Messages:
+    messages: Messages = []
+    if request.system is not None:
+        system = request.system
+        texts = [system] if isinstance(system, str) else [_text(part) for part in system]
+        messages.append({"role": "system", "content": "\n\n".join(texts)})
+    for message in request.messages:
+        if message.role not in _ROLES:
+            raise TypeError(f"a message has the role '{message.role}'; the student's prompts are text turns only")
+        messages.append({"role": _ROLES[message.role], "content": "\n".join(_text(part) for part in message.parts)})
+    return messages
+
+
+def _text(part: Any) -> str:
+    if not isinstance(part, lm15.TextPart):
+        raise TypeError(f"a prompt has a {type(part).__name__}, but this LM reads text only")
+    text: str = part.text
+    return text
+
+
+def _response(request: lm15.Request, reply: Reply) -> lm15.Response:
+    # DSPy would warn at each completion cut by the length limit; the record has the finish reason.
+    message = lm15.Message.assistant(reply.text)
+    return lm15.Response(id=None, model=request.model, message=message, finish_reason="stop", usage=lm15.Usage())

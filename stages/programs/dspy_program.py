@@ -1,0 +1,122 @@
+"""DSPy programs: predictors stamped with their paths, saved prompts loaded, calls led to our engine."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import dspy
+from dspy.utils.exceptions import ContextWindowExceededError
+
+from schemas.errors import RecipeError
+from stages.engines.signals import ContextOverflowError
+from stages.programs.dspy_calls import RUN, STAMP, RecordedPredict, without_fallback
+from stages.programs.dspy_engine import is_program_lm, program_lm
+from stages.programs.imports import describe
+from stages.programs.jsonable import jsonable
+from stages.programs.load import Program
+from stages.programs.metric import Metric
+from stages.programs.session import Caller
+
+
+def dspy_program(module: dspy.Module, saved: dict[str, Any] | None, metric: Metric) -> Program:
+    """Make a DSPy module ready for recorded runs.
+
+    The adapter is the program's attribute `adapter`, else the one that `dspy.configure` set while it was made, else
+    DSPy's ChatAdapter; its fallback to a second call in JSON is off. Runs are sync unless the module has only
+    `aforward`.
+
+    Raises:
+        RecipeError: for a saved state of another program, or a predictor with an LM whose calls would go unrecorded.
+    """
+    if saved is not None:
+        _load_state(module, saved)
+    paths = _stamp(module)
+    _switch_stragglers_off(module)
+    adapter = without_fallback(getattr(module, "adapter", None) or dspy.settings.adapter)
+    _refuse_other_lms(module, adapter)
+    student, is_async = program_lm(), _is_async(module)
+
+    def context(caller: Caller) -> Any:
+        # A trace of its own: BestOfN and Refine read it, and the process-wide one would grow with every run.
+        return dspy.context(**{RUN: caller, "lm": student, "adapter": adapter, "trace": [], "disable_history": True})
+
+    def run(inputs: dict[str, Any], caller: Caller) -> Any:
+        with context(caller):
+            return _translated(lambda: module(**inputs))
+
+    async def arun(inputs: dict[str, Any], caller: Caller) -> Any:
+        with context(caller):
+            try:
+                return await module.acall(**inputs)
+            except ContextWindowExceededError as error:
+                raise ContextOverflowError(error.message) from error
+
+    return Program(arun if is_async else run, is_async, metric, tuple(paths), jsonable(module.dump_state()))
+
+
+def _translated(work: Callable[[], Any]) -> Any:
+    try:
+        return work()
+    except ContextWindowExceededError as error:
+        raise ContextOverflowError(error.message) from error
+
+
+def _is_async(module: dspy.Module) -> bool:
+    """Whether only an async way to run it is written."""
+    return inspect.iscoroutinefunction(getattr(type(module), "aforward", None)) and not hasattr(type(module), "forward")
+
+
+def _load_state(module: dspy.Module, saved: dict[str, Any]) -> None:
+    """Load prompts and demos. The LM in a saved state is the one that the prompts were optimised with, not ours."""
+    known = dict(module.named_predictors())
+    if set(saved) != set(known):
+        raise RecipeError(
+            f"program.state is the state of another program: it has the predictors "
+            f"{', '.join(sorted(saved)) or 'none'}, this program has {', '.join(sorted(known)) or 'none'}"
+        )
+    lms = {name: predictor.lm for name, predictor in known.items()}
+    try:
+        module.load_state({name: {**state, "lm": None} for name, state in saved.items()})
+    except Exception as error:
+        raise RecipeError(f"program.state does not load into this program: {describe(error)}") from error
+    for name, predictor in known.items():
+        predictor.lm = lms[name]
+
+
+def _stamp(module: dspy.Module) -> list[str]:
+    """Give every predictor its path and make it record; returns the paths. Frozen sub-modules take part too."""
+    named = dict(module.named_predictors())
+    seen = {id(predictor) for predictor in named.values()}
+    for path, predictor in module.named_sub_modules(type_=dspy.Predict):
+        if id(predictor) not in seen:
+            named[path.removeprefix("self.")] = predictor
+    for path, predictor in named.items():
+        setattr(predictor, STAMP, path)
+        if not isinstance(predictor, RecordedPredict):
+            predictor.__class__ = _recorded(type(predictor))
+    return list(named)
+
+
+def _recorded(kind: Any) -> Any:
+    if kind is dspy.Predict:
+        return RecordedPredict
+    return type(kind)(f"Recorded{kind.__name__}", (RecordedPredict, kind), {})
+
+
+def _switch_stragglers_off(module: dspy.Module) -> None:
+    """dspy.Parallel would run slow branches a second time, which would count their calls twice."""
+    for _, parallel in module.named_sub_modules(type_=dspy.Parallel):
+        parallel.timeout = 0
+
+
+def _refuse_other_lms(module: dspy.Module, adapter: Any) -> None:
+    owners = [(path, predictor.lm) for path, predictor in module.named_predictors()]
+    owners.append((f"adapter {type(adapter).__name__}", getattr(adapter, "extraction_model", None)))
+    for path, lm in owners:
+        if lm is not None and not is_program_lm(lm):
+            raise RecipeError(
+                f"'{path}' has an LM of its own ({getattr(lm, 'model', lm)}), whose calls could not be recorded. Put "
+                "it in the recipe as [lms.NAME] and use stages.programs.dspy_engine.program_lm('NAME') in the program."
+            )

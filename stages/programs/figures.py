@@ -1,0 +1,58 @@
+"""Figures about program runs for manifests and reports."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import polars as pl
+
+
+def status_counts(runs: pl.DataFrame) -> dict[str, int]:
+    """Number of runs by status, sorted by name."""
+    return {status: count for (status,), count in sorted(_counts(runs, "status").items())}
+
+
+def _counts(frame: pl.DataFrame, name: str) -> dict[tuple[str], int]:
+    return {(row[0],): row[1] for row in frame.group_by(name).len().iter_rows()}
+
+
+def part_means(parts: pl.Series) -> dict[str, float]:
+    """Mean of each named part over the runs that have it."""
+    values: dict[str, list[float]] = {}
+    for text in parts.drop_nulls():
+        for name, value in json.loads(text).items():
+            values.setdefault(name, []).append(value)
+    return {name: sum(found) / len(found) for name, found in sorted(values.items())}
+
+
+def call_figures(invocations: pl.DataFrame, runs: int, modules: list[str] | None) -> dict[str, Any]:
+    """Calls, tokens and parse failures.
+
+    Args:
+        invocations: rows of the invocations table.
+        runs: number of program runs.
+        modules: the modules that the program declares; those never called are named.
+
+    Returns:
+        Numbers over all calls; `parse_failure_share` is over calls that were to be parsed, `first_attempt_valid`
+        over invocations that were to be parsed (None without any); `calls_per_run` by module leaves retries out.
+    """
+    parsed = invocations.filter(pl.col("parse_status") != "none")
+    first = parsed.filter(pl.col("attempt") == 0)
+    called = invocations.filter(pl.col("attempt") == 0).group_by("module").len()
+    per_module = {module: count / runs for module, count in sorted(called.iter_rows())}
+    return {
+        "calls": invocations.height,
+        "prompt_tokens": int(invocations["prompt_ids"].list.len().sum() or 0),
+        "completion_tokens": int(invocations["completion_ids"].list.len().sum() or 0),
+        "parse_failure_share": _share(parsed["parse_status"] == "failed"),
+        "first_attempt_valid": _share(first["parse_status"] == "ok"),
+        "calls_per_run": per_module,
+        "concurrent_calls": int(invocations["concurrent"].sum() or 0),
+        "modules_never_called": None if modules is None else [name for name in modules if name not in per_module],
+    }
+
+
+def _share(mask: pl.Series) -> float | None:
+    return None if mask.len() == 0 else float(mask.sum()) / mask.len()

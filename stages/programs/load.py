@@ -1,0 +1,161 @@
+"""Loading a program and its metric by import path, and what identifies them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from schemas.errors import RecipeError
+from schemas.recipe import ProgramSection, Recipe
+from stages.programs.calls import async_call, sync_call
+from stages.programs.imports import describe, enter, import_named
+from stages.programs.jsonable import jsonable
+from stages.programs.metric import Metric, prepare_metric
+from stages.programs.session import Caller
+from stages.programs.sources import code_digests, file_digests
+
+VERSION_KEYS = ("metadata",)
+"""What `program.save` adds to a state about library versions."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A loaded program and its metric."""
+
+    invoke: Callable[[dict[str, Any], Caller], Any]
+    """Runs the program on an example's inputs; returns its output, or an awaitable of it if `is_async`."""
+    is_async: bool
+    metric: Metric
+    modules: tuple[str, ...] | None
+    """Names of its modules in the order declared, where it declares them."""
+    state: Any
+    """Canonical JSON value of its prompts and demos; None where it has no such thing."""
+
+
+def load_program(recipe: Recipe, root: Path) -> Program:
+    """Import the recipe's factory and metric, make the program and load its saved state.
+
+    Args:
+        recipe: names both in `program`.
+        root: the recipe's folder; it is put last on the import path.
+
+    Raises:
+        RecipeError: when something is missing or cannot be used, with what, where, and what to write instead.
+    """
+    section = recipe.program
+    enter(root)
+    factory = import_named(section.factory, "program.factory", root)
+    metric = import_named(section.metric, "program.metric", root)
+    made = _make(factory, section)
+    saved = _saved_state(section, root)
+    prepared = prepare_metric(metric, section.metric_args)
+    if _is_dspy(made):
+        from stages.programs.dspy_program import dspy_program
+
+        return dspy_program(made, saved, prepared)
+    return _plain_program(made, saved, prepared, section.factory)
+
+
+def program_identity(recipe: Recipe, root: Path) -> dict[str, Any]:
+    """What a program is, as canonical JSON: names, arguments, state, modules, and the digest of all its code.
+
+    Equal programs have equal identities on every machine: paths are relative, library versions are left out.
+
+    Raises:
+        RecipeError: as `load_program`.
+    """
+    section, program = recipe.program, load_program(recipe, root)
+    modules = [path.partition(":")[0] for path in (section.factory, section.metric)]
+    return {
+        "factory": section.factory,
+        "metric": section.metric,
+        "args": section.args,
+        "metric_args": section.metric_args,
+        "state": program.state,
+        "modules": None if program.modules is None else list(program.modules),
+        "code": code_digests(modules),
+        "files": file_digests(root, section.code),
+    }
+
+
+def _make(factory: Callable[..., Any], section: ProgramSection) -> Any:
+    try:
+        made = factory(**section.args)
+    except RecipeError:
+        raise
+    except Exception as error:
+        raise RecipeError(f"program.factory '{section.factory}' with program.args failed: {describe(error)}") from error
+    if inspect.isawaitable(made) or not callable(made):
+        raise RecipeError(
+            f"program.factory '{section.factory}' returned a {type(made).__name__}, expected a DSPy module or a "
+            "callable program(inputs, call). A factory makes the program, it is not the program itself."
+        )
+    return made
+
+
+def _is_dspy(made: Any) -> bool:
+    dspy = sys.modules.get("dspy")  # a DSPy module cannot exist without it
+    return dspy is not None and isinstance(made, dspy.Module)
+
+
+def _saved_state(section: ProgramSection, root: Path) -> dict[str, Any] | None:
+    """The saved state that the recipe names, without its version metadata."""
+    if section.state is None:
+        return None
+    path = root / section.state
+    try:
+        state = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise RecipeError(f"program.state: no file at {path}. Save one with program.save('{section.state}').") from None
+    except ValueError as error:
+        raise RecipeError(f"program.state: {path} is no JSON ({error}); save it with program.save('….json')") from None
+    if not isinstance(state, dict):
+        raise RecipeError(f"program.state: {path} holds a {type(state).__name__}, expected an object")
+    return {name: value for name, value in state.items() if name not in VERSION_KEYS}
+
+
+def _plain_program(made: Callable[..., Any], saved: dict[str, Any] | None, metric: Metric, name: str) -> Program:
+    try:
+        inspect.signature(made).bind({}, None)
+    except (TypeError, ValueError) as error:
+        raise RecipeError(
+            f"program.factory '{name}' returned {getattr(made, '__name__', type(made).__name__)}, which cannot be "
+            f"called as program(inputs, call): {error}"
+        ) from None
+    if saved is not None:
+        load = getattr(made, "load_state", None)
+        if not callable(load):
+            raise RecipeError(f"program.state: the program of '{name}' has no method load_state(state) to load it with")
+        load(saved)
+    is_async = _is_async(made)
+    make_call: Callable[[Caller], Any] = async_call if is_async else sync_call
+    dump = getattr(made, "dump_state", None)
+    return Program(
+        invoke=lambda inputs, caller: made(inputs, make_call(caller)),
+        is_async=is_async,
+        metric=metric,
+        modules=_declared(made, name),
+        state=jsonable(dump()) if callable(dump) else saved,
+    )
+
+
+def _is_async(made: Callable[..., Any]) -> bool:
+    target = made
+    while isinstance(target, functools.partial):
+        target = target.func
+    return inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(getattr(target, "__call__", None))  # noqa: B004 - the method itself is wanted
+
+
+def _declared(made: Any, name: str) -> tuple[str, ...] | None:
+    modules = getattr(made, "modules", None)
+    if modules is None or callable(modules):
+        return None
+    if isinstance(modules, (str, Mapping)) or not all(isinstance(module, str) for module in modules):
+        raise RecipeError(f"program.factory '{name}': the program's `modules` is {modules!r}, expected a list of names")
+    return tuple(modules)

@@ -1,0 +1,109 @@
+"""The metric: from an example and a program's output to one score and named parts."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import numbers
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from schemas.errors import RecipeError
+from schemas.table import REWARD_BOUND
+
+
+class MetricError(Exception):
+    """A metric returned something that is no score."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One example as a metric sees it. Fields can be read by name (`example.answer`), labels before inputs."""
+
+    example_id: str
+    inputs: dict[str, Any]
+    labels: dict[str, Any]
+    metadata: dict[str, Any]
+
+    def __getattr__(self, name: str) -> Any:
+        for fields in ("labels", "inputs", "metadata"):
+            values = self.__dict__.get(fields, {})
+            if name in values:
+                return values[name]
+        raise AttributeError(f"the example has no field '{name}'")
+
+
+@dataclass(frozen=True)
+class Score:
+    """A score and its named parts."""
+
+    score: float
+    parts: dict[str, float]
+
+
+Metric = Callable[[Example, Any, list[dict[str, Any]]], Any]
+
+
+def prepare_metric(function: Callable[..., Any], args: Mapping[str, Any]) -> Metric:
+    """The metric with the recipe's `metric_args`, to be called with (example, output, calls).
+
+    A third parameter called `trace` marks a metric written for DSPy, to which a trace means that it should be
+    strict: it gets None there.
+
+    Raises:
+        RecipeError: when it cannot be called like that.
+    """
+    bound = functools.partial(function, **args) if args else function
+    try:
+        signature = inspect.signature(bound)
+        signature.bind(None, None, None)
+    except (TypeError, ValueError) as error:
+        raise RecipeError(
+            f"program.metric: it is called as metric(example, output, calls) with program.metric_args, which "
+            f"{getattr(function, '__name__', function)} does not take: {error}"
+        ) from None
+    if list(signature.parameters)[2:3] == ["trace"]:
+        return lambda example, output, _calls: bound(example, output, None)
+    return bound
+
+
+def read_score(value: Any) -> Score:
+    """What a metric returned: a number, or a mapping (or DSPy prediction) with `score` and named numbers.
+
+    Raises:
+        MetricError: for anything else, with what was returned and what is expected.
+    """
+    if isinstance(value, bool) or not isinstance(value, (numbers.Real, Mapping)):
+        if isinstance(value, bool):
+            return Score(float(value), {})
+        if not hasattr(value, "toDict"):
+            raise MetricError(f"the metric returned {_shown(value)}, expected a number or a mapping with 'score'")
+        # Text beside the score of a DSPy prediction is feedback for its optimizers, not a part.
+        value = {name: item for name, item in value.toDict().items() if name == "score" or not isinstance(item, str)}
+    if isinstance(value, numbers.Real):
+        return Score(_number(value, "the metric returned"), {})
+    if "score" not in value:
+        raise MetricError(f"the metric returned a mapping without 'score', with {', '.join(map(str, value)) or 'none'}")
+    bad = [name for name in value if not isinstance(name, str)]
+    if bad:
+        raise MetricError(f"the metric returned a part named {bad[0]!r}, expected text")
+    numbers_ = {name: _number(item, f"the metric returned '{name}' =") for name, item in value.items()}
+    score = numbers_.pop("score")
+    return Score(score, numbers_)
+
+
+def _number(value: Any, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise MetricError(f"{what} {_shown(value)}, expected a number")
+    number = float(value)
+    if not math.isfinite(number) or abs(number) > REWARD_BOUND:
+        raise MetricError(f"{what} {number}, expected a finite number within ±{REWARD_BOUND:g}")
+    return number
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, (str, bool, numbers.Number)) or value is None:
+        return f"{value!r:.80} ({type(value).__name__})"
+    return f"a {type(value).__name__}"
