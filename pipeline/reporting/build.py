@@ -1,0 +1,57 @@
+"""Write the report of a run: report.html and report.json, each replaced atomically."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from pipeline.reporting.collect import collect
+from pipeline.reporting.data import Report
+from pipeline.reporting.page import render
+
+PAGE, NUMBERS = "report.html", "report.json"
+
+
+def build_report(run_dir: Path) -> Path:
+    """Write report.html and report.json of a run, finished or not, and return the page's path.
+
+    The same run gives the same bytes. Reading needs no network: the page holds its style and pictures.
+
+    Raises:
+        DataError: naming the file, when run.json, a manifest or a table is damaged. Nothing is written then.
+    """
+    report = collect(run_dir)
+    page = render(report)
+    _replace(run_dir / NUMBERS, as_json(report))
+    _replace(run_dir / PAGE, page)
+    return run_dir / PAGE
+
+
+def as_json(report: Report) -> str:
+    """The report as JSON. A figure that is not finite is null there; the notes say which and how often."""
+    return json.dumps(_plain(dataclasses.asdict(report)), indent=1, sort_keys=True, allow_nan=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file so that a reader sees the old one or the new one, never a part of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

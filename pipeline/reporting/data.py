@@ -1,0 +1,266 @@
+"""What a report says, as plain data: the page and report.json are two renderings of one `Report`.
+
+Absent is None, never 0: an unfinished run has iterations that lack stages, and a stage may lack telemetry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from stages.statistics import Interval
+
+
+@dataclass(frozen=True)
+class PolicyScore:
+    """Score of one policy on one split."""
+
+    position: int
+    """Iterations finished before it: 0 is the policy that the run started from."""
+    policy: str
+    score: Interval
+    rows: int
+    failed: int
+    """Rows whose program run failed; each counts as the recipe's `evaluate.failure_score`."""
+    to_first: Interval | None
+    """Paired difference to the first policy scored; None for itself, or where the examples differ."""
+    to_previous: Interval | None
+
+
+@dataclass(frozen=True)
+class SplitScores:
+    """All policies scored on one split, in the order of the run."""
+
+    split: str
+    policies: tuple[PolicyScore, ...]
+
+    @property
+    def first(self) -> PolicyScore | None:
+        """The earliest policy scored."""
+        return self.policies[0] if self.policies else None
+
+    @property
+    def last(self) -> PolicyScore | None:
+        """The latest policy scored."""
+        return self.policies[-1] if self.policies else None
+
+
+@dataclass(frozen=True)
+class RolloutStats:
+    """What the rollout stage of one iteration gave."""
+
+    rollouts: int
+    examples: int
+    rewarded: int
+    """Rollouts with a reward; the others failed, or their metric gave none."""
+    mean_reward: float | None
+    statuses: dict[str, int]
+    sources: dict[str, int]
+
+
+@dataclass(frozen=True)
+class ModuleReward:
+    """Rollouts that reached the n-th call of a trained module."""
+
+    iteration: int
+    module: str
+    invocation_index: int
+    rollouts: int
+    mean_reward: float | None
+    """Mean program reward of those that have one."""
+    without_reward: int
+    parse_failed: int
+    """Of these calls, how many had no parsable completion after the last attempt."""
+
+
+@dataclass(frozen=True)
+class GroupStats:
+    """What the group stage of one iteration made."""
+
+    groups: int
+    members: int
+    copies: dict[str, int]
+    """Members that are copies, by kind."""
+    sizes: dict[int, int]
+    """Number of groups by number of members."""
+    flat_kept: int
+    """Groups in the table whose rewards are all equal (within `group.min_spread`): they move nothing."""
+    flat_dropped: int
+    """Groups that were left out because they were flat."""
+    modules: dict[str, int]
+    """Number of groups by module."""
+
+    @property
+    def flat_share(self) -> float | None:
+        """Share of flat groups among all that could have been."""
+        total = self.groups + self.flat_dropped
+        return (self.flat_kept + self.flat_dropped) / total if total else None
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """One iteration; a stage that has not finished is None."""
+
+    index: int
+    missing: tuple[str, ...]
+    rollouts: RolloutStats | None
+    groups: GroupStats | None
+    trained: bool | None
+    """Whether the train stage made a new policy; None when it has not finished."""
+    train_note: str | None
+    """Why nothing was trained, or why training ended early."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One optimizer step, as the trainer logged it."""
+
+    iteration: int
+    step: int
+    """Counted over the run."""
+    figures: dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class StepMeans:
+    """Means over the optimizer steps of one iteration."""
+
+    iteration: int
+    steps: int
+    figures: dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """Rows left out by a stage."""
+
+    stage: str
+    iteration: int | None
+    reason: str
+    count: int
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Rollouts that ended the same way."""
+
+    status: str
+    error: str
+    count: int
+    last_iteration: int
+
+
+@dataclass(frozen=True)
+class StageCost:
+    """What one stage cost over the run."""
+
+    stage: str
+    artifacts: int
+    without_telemetry: int
+    """Artifacts that recorded no telemetry: their cost is not in the sums."""
+    figures: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Clipped:
+    """A text of bounded length: beginning, number of characters left out in the middle, end."""
+
+    head: str
+    left_out: int = 0
+    tail: str = ""
+
+
+@dataclass(frozen=True)
+class Message:
+    """A chat message of a prompt."""
+
+    role: str
+    content: Clipped
+
+
+@dataclass(frozen=True)
+class Call:
+    """One LM call of a sample rollout."""
+
+    call_index: int
+    module: str
+    invocation_index: int
+    attempt: int
+    lm: str
+    messages: tuple[Message, ...]
+    messages_left_out: int
+    completion: Clipped | None
+    finish_reason: str | None
+    parse_status: str
+    reward: float | None
+    """Reward of its group member; None when it is in no group."""
+    advantage: float | None
+    copies: int
+    """Further members of groups that are copies of it."""
+    excluded: str | None
+    """Why it is in no group."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One rollout, shown whole within bounds."""
+
+    kind: Literal["best", "worst", "failed"]
+    iteration: int
+    rollout_id: str
+    example_id: str
+    rollout_index: int
+    reward: float | None
+    reward_parts: dict[str, Any]
+    status: str
+    error: Clipped | None
+    inputs: Clipped | None
+    output: Clipped | None
+    calls: tuple[Call, ...]
+    calls_left_out: int
+
+
+@dataclass(frozen=True)
+class ArtifactRef:
+    """An artifact that the run chose."""
+
+    stage: str
+    iteration: int | None
+    key: str
+    digest: str | None
+    """None when it is not there (yet)."""
+    git: str | None
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something that happened and that a reader should know."""
+
+    level: Literal["good", "plain", "warning"]
+    text: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that a report says."""
+
+    format: int
+    name: str
+    run_digest: str
+    recipe: dict[str, Any]
+    verdict: Note
+    notes: tuple[Note, ...]
+    dev: SplitScores
+    test: SplitScores | None
+    tests_opened: int
+    seconds: float | None
+    """Recorded seconds of all stages; None when none was recorded."""
+    costs: tuple[StageCost, ...]
+    iterations: tuple[Iteration, ...]
+    module_rewards: tuple[ModuleReward, ...]
+    exclusions: tuple[Exclusion, ...]
+    failures: tuple[Failure, ...]
+    steps: tuple[Step, ...]
+    step_means: tuple[StepMeans, ...]
+    samples: tuple[Sample, ...]
+    artifacts: tuple[ArtifactRef, ...]

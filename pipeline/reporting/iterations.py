@@ -1,0 +1,141 @@
+"""What each iteration did: its rollouts, its groups, its training."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from pipeline.reporting.data import Failure, GroupStats, Iteration, ModuleReward, RolloutStats
+from pipeline.reporting.opened import ITERATED, OpenRun, frame
+from schemas.groups import EXCLUDED, GROUPS
+from schemas.rollouts import INVOCATIONS, ROLLOUTS
+from stages.contract import Artifact
+from stages.grouping.reasons import REASONS
+
+FAILURES_SHOWN = 8
+ERROR_LENGTH = 160
+FLAT = "flat_group"
+"""The reason under which the group stage leaves out members of flat groups."""
+assert FLAT in REASONS
+
+
+def collect_iterations(run: OpenRun) -> tuple[Iteration, ...]:
+    """Every iteration of the run, stages that are not finished left None."""
+    return tuple(_iteration(run, index) for index in range(len(run.state.iterations)))
+
+
+def _iteration(run: OpenRun, index: int) -> Iteration:
+    rollout, group, train = (run.stage(index, stage) for stage in ITERATED)
+    found = dict(zip(ITERATED, (rollout, group, train), strict=True))
+    metrics = train.manifest.metrics if train else {}
+    reason = metrics.get("reason")
+    return Iteration(
+        index=index,
+        missing=tuple(stage for stage, artifact in found.items() if artifact is None),
+        rollouts=_rollout_stats(rollout) if rollout else None,
+        groups=_group_stats(group, rollout, run.recipe.group.min_spread) if group else None,
+        trained=bool(metrics.get("trained")) if train else None,
+        train_note=None if reason is None else str(reason),
+    )
+
+
+def _rollout_stats(artifact: Artifact) -> RolloutStats:
+    table = frame(artifact, ROLLOUTS, ["example_id", "reward", "status", "source"])
+    rewards = table["reward"].drop_nulls()
+    mean = rewards.mean()
+    return RolloutStats(
+        rollouts=len(table),
+        examples=table["example_id"].n_unique(),
+        rewarded=len(rewards),
+        mean_reward=mean if isinstance(mean, float) else None,
+        statuses=_counts(table["status"]),
+        sources=_counts(table["source"]),
+    )
+
+
+def _group_stats(artifact: Artifact, rollout: Artifact | None, min_spread: float) -> GroupStats:
+    members = frame(artifact, GROUPS, ["group_id", "module", "reward", "copy_kind"])
+    groups = members.group_by("group_id").agg(
+        pl.len().alias("size"),
+        pl.col("module").first(),
+        ((pl.col("reward").max() - pl.col("reward").min()) <= min_spread).alias("flat"),
+    )
+    copies = members.filter(pl.col("copy_kind") != "none")["copy_kind"]
+    return GroupStats(
+        groups=len(groups),
+        members=len(members),
+        copies=_counts(copies),
+        sizes={int(size): count for size, count in sorted(_value_counts(groups["size"]).items())},
+        flat_kept=int(groups["flat"].sum()),
+        flat_dropped=_flat_dropped(artifact, rollout),
+        modules=_counts(groups["module"]),
+    )
+
+
+def _flat_dropped(artifact: Artifact, rollout: Artifact | None) -> int:
+    """Groups left out as flat: distinct (example, module, invocation_index) among the rows excluded for that."""
+    if rollout is None:
+        return 0
+    rows = frame(artifact, EXCLUDED, ["rollout_id", "module", "invocation_index", "reason"])
+    flat = rows.filter(pl.col("reason") == FLAT)
+    examples = frame(rollout, ROLLOUTS, ["rollout_id", "example_id"])
+    return flat.join(examples, on="rollout_id").select("example_id", "module", "invocation_index").n_unique()
+
+
+def collect_module_rewards(run: OpenRun) -> tuple[ModuleReward, ...]:
+    """Mean reward of the rollouts that reached each call of each trained module, per iteration."""
+    return tuple(
+        row
+        for index in range(len(run.state.iterations))
+        if (artifact := run.stage(index, "rollout")) is not None
+        for row in _module_rewards(artifact, index)
+    )
+
+
+def _module_rewards(artifact: Artifact, iteration: int) -> list[ModuleReward]:
+    columns = ["rollout_id", "module", "invocation_index", "attempt", "parse_status", "trainable"]
+    calls = frame(artifact, INVOCATIONS, columns).filter("trainable")
+    rewards = frame(artifact, ROLLOUTS, ["rollout_id", "reward"])
+    last_attempts = calls.sort("attempt").group_by("rollout_id", "module", "invocation_index").last()
+    stats = (
+        last_attempts.join(rewards, on="rollout_id")
+        .sort("rollout_id")
+        .group_by("module", "invocation_index")
+        .agg(
+            pl.len().alias("rollouts"),
+            pl.col("reward").mean().alias("mean_reward"),
+            pl.col("reward").null_count().alias("without_reward"),
+            (pl.col("parse_status") == "failed").sum().alias("parse_failed"),
+        )
+        .sort("module", "invocation_index")
+    )
+    return [ModuleReward(iteration=iteration, **row) for row in stats.iter_rows(named=True)]
+
+
+def collect_failures(run: OpenRun) -> tuple[Failure, ...]:
+    """The most frequent ways in which rollouts failed, over the whole run."""
+    counts: dict[tuple[str, str], tuple[int, int]] = {}
+    for index in range(len(run.state.iterations)):
+        artifact = run.stage(index, "rollout")
+        if artifact is None:
+            continue
+        table = frame(artifact, ROLLOUTS, ["status", "error"]).filter(pl.col("status") != "ok")
+        for status, error in table.iter_rows():
+            way = (status, _first_line(error))
+            counts[way] = (counts.get(way, (0, 0))[0] + 1, index)
+    ordered = sorted(counts.items(), key=lambda item: (-item[1][0], item[0]))[:FAILURES_SHOWN]
+    return tuple(Failure(*way, count, last) for way, (count, last) in ordered)
+
+
+def _first_line(error: str | None) -> str:
+    lines = (error or "").strip().splitlines()
+    line = lines[0] if lines else ""
+    return line if len(line) <= ERROR_LENGTH else f"{line[: ERROR_LENGTH - 1]}…"
+
+
+def _counts(values: pl.Series) -> dict[str, int]:
+    return {str(value): count for value, count in sorted(_value_counts(values).items())}
+
+
+def _value_counts(values: pl.Series) -> dict[str | int, int]:
+    counted = values.value_counts(name="n")
+    return dict(zip(counted[values.name].to_list(), counted["n"].to_list(), strict=True))

@@ -1,0 +1,92 @@
+"""A run as the report reads it: run.json, its recipe, and the artifacts that it chose, as far as they are there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+from pydantic import ValidationError
+
+from pipeline.runfile import NAME, RunFile, read_run
+from pipeline.store import TELEMETRY_FILE, Store
+from schemas.errors import DataError
+from schemas.parquet import read_frame
+from schemas.recipe import Recipe
+from schemas.table import TableSpec
+from stages.contract import Artifact
+
+STAGES = ("examples", "program", "base", "rollout", "group", "train", "evaluate")
+"""All stages, in the order in which a run meets them."""
+ITERATED = ("rollout", "group", "train")
+
+
+@dataclass(frozen=True)
+class OpenRun:
+    """A run folder, opened for reading."""
+
+    state: RunFile
+    recipe: Recipe
+    store: Store
+
+    def stage(self, iteration: int, stage: str) -> Artifact | None:
+        """The artifact of a stage of an iteration, or None while it is not finished."""
+        key = self.state.iterations[iteration].get(stage)
+        return self.store.find(stage, key) if key else None
+
+    def chosen(self) -> Iterator[tuple[str, int | None, str]]:
+        """Every artifact that the run chose: (stage, iteration or None, key), each once, in the order of the run."""
+        for stage in STAGES:
+            if stage in self.state.setup:
+                yield stage, None, self.state.setup[stage]
+        for iteration, keys in enumerate(self.state.iterations):
+            yield from ((stage, iteration, keys[stage]) for stage in ITERATED if stage in keys)
+        keys_of_scores = [key for scores in self.state.evaluations.values() for key in scores.values()]
+        yield from (("evaluate", None, key) for key in dict.fromkeys(keys_of_scores))
+
+
+def open_run(folder: Path) -> OpenRun:
+    """Open a run folder.
+
+    Raises:
+        DataError: when it is not a run folder, or holds a recipe that this release does not know.
+    """
+    state = read_run(folder)
+    try:
+        recipe = Recipe.model_validate(state.recipe)
+    except ValidationError as error:
+        raise DataError(f"{folder / NAME}: its recipe is not one of this release: {error}") from None
+    return OpenRun(state, recipe, Store(folder / "artifacts"))
+
+
+def table_files(artifact: Artifact, spec: TableSpec) -> list[Path]:
+    """The files of an artifact that hold rows of a table, sorted by name."""
+    entries = artifact.manifest.files
+    return [artifact.file(name) for name in sorted(entries) if entries[name].table == spec.name]
+
+
+def frame(artifact: Artifact, spec: TableSpec, columns: list[str]) -> pl.DataFrame:
+    """Some columns of a table of an artifact. Rows were checked when they were written.
+
+    Raises:
+        ContractError: naming the file, when it cannot be read.
+    """
+    return read_frame(table_files(artifact, spec), spec, columns=columns, validate=False)
+
+
+def telemetry(artifact: Artifact) -> dict[str, float]:
+    """The telemetry of an artifact, by name; empty when it recorded none.
+
+    Raises:
+        DataError: naming the file, when it is not a flat JSON object of numbers.
+    """
+    if TELEMETRY_FILE not in artifact.manifest.files:
+        return {}
+    path = artifact.file(TELEMETRY_FILE)
+    try:
+        figures = json.loads(path.read_bytes())
+        return {str(name): float(value) for name, value in figures.items()}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise DataError(f"{path}: expected a JSON object of numbers ({error})") from None

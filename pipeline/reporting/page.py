@@ -1,0 +1,184 @@
+"""Render a `Report` as one HTML page: its plots are drawn here, its words and tables stand in the template."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from pipeline.reporting import findings, text
+from pipeline.reporting.data import Iteration, ModuleReward, Report, SplitScores, Step
+from pipeline.reporting.plots import Series, column_plot, line_plot
+from stages.grouping.reasons import REASONS
+
+INDICES_DRAWN = 6
+"""Calls of one module that are drawn as lines of their own; the table has all of them."""
+
+STEP_PLOTS = {
+    "loss": ("Loss", "Loss"),
+    "kl_old": ("KL to the policy at the start of the stage, nats per token", "KL to old"),
+    "kl_ref": ("KL to the reference, nats per token", "KL to reference"),
+    "clip_share": ("Clipped tokens, share", "Clipped"),
+    "entropy": ("Entropy, nats per token", "Entropy"),
+    "ess": ("Effective sample size, share", "ESS"),
+    "grad_norm": ("Gradient norm", "Gradient norm"),
+}
+"""Figures of the trainer that are shown: caption of the plot, heading of the column."""
+COST_COLUMNS = ("seconds", "prompt_tokens", "prefilled_tokens", "completion_tokens", "row_tokens", "forward_tokens")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A plot with its caption, and the names of its lines when it has several."""
+
+    caption: str
+    svg: Markup
+    legend: tuple[str, ...] = ()
+    narrow: Markup | None = None
+    """The same plot for narrow screens, when `svg` is a wide one."""
+
+
+def render(report: Report) -> str:
+    """The page: self-contained, without script, every value escaped."""
+    template = _environment().get_template("report.html.j2")
+    return template.render(
+        report=report,
+        score_plot=_score_plot(report.dev),
+        reward_plots=_reward_plots(report.iterations, report.module_rewards),
+        group_plots=_group_plots(report.iterations),
+        step_plots=_step_plots(report.steps),
+        iterations_done=sum(not iteration.missing for iteration in report.iterations),
+        cost_columns=_cost_columns(report),
+        cost_total=_cost_total(report),
+        step_columns={name: head for name, (_, head) in STEP_PLOTS.items() if _any_known(report.steps, name)},
+        excluded=_excluded_by_reason(report),
+        statuses=_statuses(report.iterations),
+    )
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("pipeline.reporting"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    shown = (
+        text.visible,
+        text.clipped,
+        text.number,
+        text.figure,
+        text.signed,
+        text.count,
+        text.share,
+        text.bounds,
+        text.duration,
+        text.plain,
+        text.words,
+    )
+    environment.filters |= {function.__name__: function for function in (*shown, findings.when)}
+    environment.filters["pretty"] = lambda value: text.visible(json.dumps(value, indent=2, ensure_ascii=False))
+    return environment
+
+
+def _score_plot(scores: SplitScores) -> Figure | None:
+    known = [(row.position, row.score) for row in scores.policies]
+    points = [(position, score.estimate) for position, score in known]
+    band = [(x, score.low, score.high) for x, score in known if score.low is not None and score.high is not None]
+    caption = f"{scores.split} score with its 95 % interval"
+    series = [Series(f"{scores.split} score", points, band)]
+    narrow = _figure(caption, series, "iterations trained")
+    if narrow is None:
+        return None
+    wide = line_plot(f"{caption}, by iterations trained", series, "iterations trained", width=860, height=300)
+    return Figure(caption, wide, narrow=narrow.svg)
+
+
+def _reward_plots(iterations: Sequence[Iteration], rows: Sequence[ModuleReward]) -> list[Figure]:
+    overall = [(iteration.index, iteration.rollouts.mean_reward) for iteration in iterations if iteration.rollouts]
+    figures = [_figure("All rollouts", [Series("all rollouts", overall)], "iteration")]
+    for module in sorted({row.module for row in rows}):
+        own = [row for row in rows if row.module == module]
+        indices = sorted({row.invocation_index for row in own})
+        series = [
+            Series(f"call {index}", [(row.iteration, row.mean_reward) for row in own if row.invocation_index == index])
+            for index in indices[:INDICES_DRAWN]
+        ]
+        more = f" (first {INDICES_DRAWN} of {len(indices)} calls)" if len(indices) > INDICES_DRAWN else ""
+        figures.append(_figure(f"{text.plain(module)}{more}", series, "iteration"))
+    return [figure for figure in figures if figure]
+
+
+def _group_plots(iterations: Sequence[Iteration]) -> list[Figure]:
+    grouped = [(iteration.index, iteration.groups) for iteration in iterations if iteration.groups]
+    sizes: dict[int, int] = {}
+    for _, stats in grouped:
+        for size, count in stats.sizes.items():
+            sizes[size] = sizes.get(size, 0) + count
+    columns = [(str(size), float(count)) for size, count in sorted(sizes.items())]
+    flat = [(index, stats.flat_share) for index, stats in grouped]
+    caption = "Groups by number of members, whole run"
+    figures = [
+        Figure(caption, column_plot(caption, columns, "members")) if columns else None,
+        _figure("Flat groups, share", [Series("flat groups", flat)], "iteration", zero=True),
+    ]
+    return [figure for figure in figures if figure]
+
+
+def _step_plots(steps: Sequence[Step]) -> list[Figure]:
+    figures = [
+        _figure(
+            caption,
+            [Series(caption, [(step.step, step.figures[name]) for step in steps])],
+            "optimizer step",
+            zero=name != "loss",
+        )
+        for name, (caption, _) in STEP_PLOTS.items()
+    ]
+    return [figure for figure in figures if figure]
+
+
+def _figure(caption: str, series: Sequence[Series], x_label: str, *, zero: bool = False) -> Figure | None:
+    """A line plot, or None when nothing in it can be drawn."""
+    names = ", ".join(line.name for line in series) if len(series) > 1 else ""
+    svg = line_plot(f"{caption}{': ' if names else ''}{names}, by {x_label}", series, x_label, zero=zero)
+    legend = tuple(line.name for line in series) if len(series) > 1 else ()
+    return Figure(caption, svg, legend) if svg else None
+
+
+def _cost_columns(report: Report) -> list[str]:
+    """Telemetry names: the ones that every engine has first, then whatever else was recorded."""
+    found = {name for cost in report.costs for name in cost.figures}
+    return [name for name in COST_COLUMNS if name in found] + sorted(found - set(COST_COLUMNS))
+
+
+def _cost_total(report: Report) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for cost in report.costs:
+        for name, value in cost.figures.items():
+            total[name] = total.get(name, 0.0) + value
+    return total
+
+
+def _any_known(steps: Sequence[Step], name: str) -> bool:
+    return any(step.figures[name] is not None for step in steps)
+
+
+def _excluded_by_reason(report: Report) -> list[tuple[str, str, int, str]]:
+    """(stage, reason, rows, what the reason means) over the whole run, most first."""
+    sums: dict[tuple[str, str], int] = {}
+    for row in report.exclusions:
+        sums[row.stage, row.reason] = sums.get((row.stage, row.reason), 0) + row.count
+    ordered = sorted(sums.items(), key=lambda item: (-item[1], item[0]))
+    meanings = {("group", reason): meaning.replace("`", "") for reason, meaning in REASONS.items()}
+    return [(*name, count, meanings.get(name, "")) for name, count in ordered]
+
+
+def _statuses(iterations: Sequence[Iteration]) -> list[str]:
+    """Statuses of rollouts that occurred: ok first."""
+    found = {status for iteration in iterations if iteration.rollouts for status in iteration.rollouts.statuses}
+    return sorted(found, key=lambda status: (status != "ok", status))

@@ -1,0 +1,39 @@
+"""Optimizer steps as the trainer logged them, and their means per iteration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from pipeline.reporting.data import Step, StepMeans
+from pipeline.reporting.opened import OpenRun, frame
+from schemas.training import STEPS
+
+FIGURES = tuple(name for name in STEPS.schema.names if name != "step")
+
+
+def collect_steps(run: OpenRun) -> tuple[Step, ...]:
+    """All optimizer steps of the run in order."""
+    steps: list[Step] = []
+    for index in range(len(run.state.iterations)):
+        artifact = run.stage(index, "train")
+        if artifact is not None:
+            rows = frame(artifact, STEPS, ["step", *FIGURES]).sort("step").to_dicts()
+            steps += [Step(index, row.pop("step"), row) for row in rows]
+    return tuple(steps)
+
+
+def step_means(steps: Sequence[Step]) -> tuple[StepMeans, ...]:
+    """Mean of each figure over the steps of each iteration; steps where it is absent or not finite do not count."""
+    by_iteration: dict[int, list[Step]] = {}
+    for step in steps:
+        by_iteration.setdefault(step.iteration, []).append(step)
+    return tuple(
+        StepMeans(iteration, len(group), {name: _mean([step.figures[name] for step in group]) for name in FIGURES})
+        for iteration, group in sorted(by_iteration.items())
+    )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return math.fsum(known) / len(known) if known else None

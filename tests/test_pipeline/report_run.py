@@ -1,0 +1,309 @@
+"""A small run folder written with the real store and table writers: two modules, one of them called in a loop."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pipeline.progress import Reporter
+from pipeline.runfile import RunFile, write_run
+from pipeline.store import Store
+from schemas.canonical import canonical_json, digest
+from schemas.examples import EXAMPLES, example_row
+from schemas.groups import EXCLUDED, GROUPS
+from schemas.parquet import write_table
+from schemas.recipe import Recipe
+from schemas.rollouts import INVOCATIONS, ROLLOUTS
+from schemas.scores import SCORES
+from schemas.table import TableSpec
+from schemas.training import STEPS
+
+PROGRAM = digest("program")
+EVIL = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">\x00\u202eevil"
+
+Rows = list[dict[str, Any]]
+Tables = dict[str, tuple[TableSpec, Rows]]
+
+
+class RunWriter:
+    """Writes artifacts of a made-up run and remembers their keys for run.json."""
+
+    def __init__(self, folder: Path, *, iterations: int = 3, examples: int = 6, rollouts: int = 4) -> None:
+        self.folder, self.examples, self.rollouts = folder, examples, rollouts
+        self.store = Store(folder / "artifacts")
+        self.recipe = Recipe.model_validate(
+            {
+                "name": "made-up",
+                "model": {"base": "tiny-random"},
+                "program": {"factory": "loop:factory", "metric": "loop:metric"},
+                "examples": {"path": "data.parquet", "inputs": ["question"], "test": "test"},
+                "evaluate": {"bootstrap": 2000},
+                "run": {"iterations": iterations},
+            }
+        )
+        self.setup: dict[str, str] = {}
+        self.iterations: list[dict[str, str]] = []
+        self.evaluations: dict[str, dict[str, str]] = {}
+        self.policies = [digest(f"policy {index}") for index in range(iterations + 1)]
+        self.state: dict[str, Any] = {}
+
+    def artifact(
+        self,
+        stage: str,
+        name: str,
+        tables: Tables,
+        *,
+        metrics: dict[str, Any] | None = None,
+        excluded: dict[str, int] | None = None,
+        **telemetry: float,
+    ) -> str:
+        """Write one finished artifact; returns its key."""
+        payload = {"stage": stage, "name": name}
+        key = digest(payload)
+        with self.store.begin(stage, key, Reporter("off")) as out:
+            for file, (spec, rows) in tables.items():
+                write_table(rows, out.scratch / "table.parquet", spec)
+                out.commit_shard(file, out.scratch / "table.parquet")
+            for reason, count in (excluded or {}).items():
+                out.exclude(reason, count)
+            if telemetry:
+                out.telemetry(**telemetry)
+            out.finish(
+                stage=stage,
+                version=1,
+                key=key,
+                payload=payload,
+                metrics=metrics or {},
+                provenance={"code": {"commit": "c0ffee" * 6, "dirty": None}},
+            )
+        return key
+
+    def write(self) -> Path:
+        """Write run.json as it stands."""
+        run = RunFile(
+            name=self.recipe.name,
+            recipe=self.recipe.model_dump(mode="json"),
+            setup=self.setup,
+            iterations=tuple(self.iterations),
+            policies=tuple(self.policies[: 1 + sum("train" in keys for keys in self.iterations)]),
+            evaluations=self.evaluations,
+            **self.state,
+        )
+        write_run(self.folder, run)
+        return self.folder
+
+    def add_setup(self) -> None:
+        """Examples, program and base."""
+        rows = [example_row("train", {"question": f"question {index}"}, None, None) for index in range(self.examples)]
+        tables: Tables = {"examples.parquet": (EXAMPLES, rows)}
+        self.example_ids = [row["example_id"] for row in rows]
+        self.setup["examples"] = self.artifact("examples", "e", tables, excluded={"duplicate": 2}, seconds=0.5)
+        self.setup["program"] = self.artifact("program", "p", {}, seconds=0.1)
+        self.setup["base"] = self.artifact("base", "b", {}, seconds=2.0)
+
+    def add_rollout(self, change: Callable[[Rows, Rows], None] | None = None) -> None:
+        """Rollouts of the next iteration. `change` may edit the rows (rollouts, invocations) first."""
+        index = len(self.iterations)
+        rollouts, calls = make_rollouts(index, self.policies[index], self.example_ids, self.rollouts)
+        if change:
+            change(rollouts, calls)
+        tables: Tables = {"rollouts.parquet": (ROLLOUTS, rollouts), "invocations.parquet": (INVOCATIONS, calls)}
+        figures = {"prompt_tokens": 9000.0, "prefilled_tokens": 1500.0, "completion_tokens": 1200.0 + index}
+        self.iterations.append({"rollout": self.artifact("rollout", f"r{index}", tables, seconds=30.0, **figures)})
+        self.made = rollouts, calls
+
+    def add_group(self) -> None:
+        """Groups of the iteration whose rollouts were added last."""
+        index = len(self.iterations) - 1
+        groups, excluded = make_groups(*self.made)
+        tables: Tables = {"groups.parquet": (GROUPS, groups), "excluded.parquet": (EXCLUDED, excluded)}
+        counts: dict[str, int] = {}
+        for row in excluded:
+            counts[row["reason"]] = counts.get(row["reason"], 0) + 1
+        self.iterations[-1]["group"] = self.artifact("group", f"g{index}", tables, excluded=counts, seconds=0.4)
+
+    def add_train(self, steps: int = 2, **metrics: Any) -> None:
+        """Training of the current iteration."""
+        index = len(self.iterations) - 1
+        rows = [make_step(index * steps + step) for step in range(steps)]
+        told = {"trained": True, "policy": self.policies[index + 1], **metrics}
+        tokens = {"row_tokens": 8000.0, "forward_tokens": 900.0}
+        tables: Tables = {"steps.parquet": (STEPS, rows)}
+        self.iterations[-1]["train"] = self.artifact("train", f"t{index}", tables, metrics=told, seconds=12.0, **tokens)
+
+    def add_scores(self, position: int, scores: list[float | None], split: str = "dev") -> None:
+        """Scores of the policy at a position of the run."""
+        policy = self.policies[position]
+        rows = [score_row(policy, example, score) for example, score in enumerate(scores)]
+        tables: Tables = {"scores.parquet": (SCORES, rows)}
+        key = self.artifact("evaluate", f"{split} {position}", tables, seconds=5.0, completion_tokens=400.0)
+        self.evaluations.setdefault(split, {})[policy] = key
+
+
+def whole_run(folder: Path, *, iterations: int = 3, change: Callable[[Rows, Rows], None] | None = None) -> Path:
+    """A finished run whose dev score rises, with one test split opened. `change` edits the last iteration's rows."""
+    writer = RunWriter(folder, iterations=iterations)
+    writer.add_setup()
+    draw = random.Random(5)
+    for position in range(iterations + 1):
+        if position:
+            writer.add_rollout(change if position == iterations else None)
+            writer.add_group()
+            writer.add_train()
+        right = 0.4 + 0.4 * position / iterations
+        scores: list[float | None] = [float(draw.random() < right) for _ in range(100)]
+        writer.add_scores(position, [None, *scores])
+    for position in (0, iterations):
+        writer.add_scores(position, [0.0, 1.0] * 10 if position == 0 else [1.0] * 20, "test")
+    writer.state["tests_opened"] = 1
+    return writer.write()
+
+
+def make_rollouts(iteration: int, policy: str, example_ids: list[str], count: int) -> tuple[Rows, Rows]:
+    """Rollouts of `plan` once and `act` one to three times; the last rollout of the first example fails to parse."""
+    rollouts: Rows = []
+    calls: Rows = []
+    for order, example in enumerate(example_ids):
+        for index in range(count):
+            name = digest([iteration, example, index])[:20]
+            failed = order == 0 and index == count - 1
+            reward = None if failed else round(((order + index + iteration) % 4) / 3, 6)
+            if order == len(example_ids) - 1:
+                reward = 0.5  # a flat example
+            rollouts.append(rollout_row(name, iteration, policy, example, index, reward, failed=failed))
+            calls.append(call_row(name, 0, "plan", 0, f"plan {index} of iteration {iteration}"))
+            for act in range(1 + (order + index) % 3):
+                calls.append(call_row(name, 1 + act, "act", act, f"act {act}", failed=failed and act == 0))
+    return rollouts, calls
+
+
+def make_groups(rollouts: Rows, calls: Rows) -> tuple[Rows, Rows]:
+    """Groups by example, module and call; flat ones are left out, and each group gets one fill copy."""
+    by_id = {row["rollout_id"]: row for row in rollouts}
+    positions: dict[tuple[str, str, int], Rows] = {}
+    for call in calls:
+        rollout = by_id[call["rollout_id"]]
+        positions.setdefault((rollout["example_id"], call["module"], call["invocation_index"]), []).append(call)
+    groups: Rows = []
+    excluded: Rows = []
+    for place, members in sorted(positions.items()):
+        rewards = [by_id[call["rollout_id"]]["reward"] or 0.0 for call in members]
+        if len(members) < 2 or max(rewards) == min(rewards):
+            reason = "small_group" if len(members) < 2 else "flat_group"
+            excluded += [excluded_row(call, reason) for call in members]
+            continue
+        mean = sum(rewards) / len(rewards)
+        copied = [*zip(members, rewards, strict=True), (members[0], rewards[0])]
+        for index, (call, reward) in enumerate(copied):
+            kind = "fill" if index == len(members) else "none"
+            groups.append(member_row(place, index, call, kind, reward, reward - mean))
+    return groups, excluded
+
+
+def rollout_row(
+    name: str, iteration: int, policy: str, example: str, index: int, reward: float | None, *, failed: bool
+) -> dict[str, Any]:
+    return {
+        "example_id": example,
+        "rollout_index": index,
+        "rollout_id": name,
+        "iteration": iteration,
+        "source": "student",
+        "policy": policy,
+        "program": PROGRAM,
+        "reward": reward,
+        "reward_parts": None if reward is None else canonical_json({"right": reward}),
+        "status": "parse_failed" if failed else "ok",
+        "error": "completion lacks answer" if failed else None,
+        "output": None if failed else canonical_json({"answer": f"answer {index}"}),
+        "seed": 7,
+    }
+
+
+def call_row(
+    name: str, call_index: int, module: str, position: int, completion: str, *, failed: bool = False
+) -> dict[str, Any]:
+    messages = [{"role": "system", "content": f"Do {module}."}, {"role": "user", "content": f"step {position}"}]
+    absent = ("inputs", "outputs", "parsed_share", "temperature", "top_p", "top_k", "max_new_tokens", "seed", "adapter")
+    return {
+        **dict.fromkeys((*absent, "tokenizer", "template", "engine")),
+        "rollout_id": name,
+        "call_index": call_index,
+        "module": module,
+        "invocation_index": position,
+        "attempt": 0,
+        "lm": "student",
+        "messages": canonical_json(messages),
+        "completion": completion,
+        "prompt_ids": [1, 2],
+        "completion_ids": [3, 4],
+        "sampling_logprobs": [-0.5, -0.25],
+        "finish_reason": "stop",
+        "parse_status": "failed" if failed else "ok",
+        "logprob_kind": "processed",
+        "trainable": True,
+        "concurrent": False,
+        "fidelity": "exact",
+    }
+
+
+def member_row(
+    place: tuple[str, str, int], index: int, call: dict[str, Any], kind: str, reward: float, advantage: float
+) -> dict[str, Any]:
+    return {
+        "group_id": digest(list(place))[:20],
+        "member_index": index,
+        "example_id": place[0],
+        "module": place[1],
+        "invocation_index": place[2],
+        "rollout_id": call["rollout_id"],
+        "call_index": call["call_index"],
+        "attempt": 0,
+        "copy_kind": kind,
+        "source": "student",
+        "policy": None,
+        "reward": reward,
+        "advantage": advantage,
+        "weight": 1.0,
+    }
+
+
+def excluded_row(call: dict[str, Any], reason: str) -> dict[str, Any]:
+    columns = ("rollout_id", "call_index", "module", "invocation_index", "attempt")
+    return {**{name: call[name] for name in columns}, "reason": reason}
+
+
+def make_step(step: int) -> dict[str, Any]:
+    return {
+        "step": step,
+        "loss": 0.5 - 0.05 * step,
+        "learning_rate": 1e-4,
+        "grad_norm": 1.5,
+        "reward": 0.4,
+        "advantage_abs": 0.7,
+        "kl_old": 0.001 * step,
+        "kl_ref": None,
+        "entropy": 1.2 - 0.1 * step,
+        "clip_share": 0.02,
+        "ess": 0.9,
+        "members": 20,
+        "groups": 5,
+        "completion_tokens": 300,
+        "row_tokens": 4000,
+        "forward_tokens": 450,
+    }
+
+
+def score_row(policy: str, example: int, score: float | None) -> dict[str, Any]:
+    return {
+        "policy": policy,
+        "example_id": f"{example:016x}",
+        "sample": 0,
+        "score": score,
+        "parts": None,
+        "output": None,
+        "status": "timeout" if score is None else "ok",
+        "error": "took too long" if score is None else None,
+    }
