@@ -7,12 +7,15 @@ imported everything already, one run of the tiny recipe takes a second or two.
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from pipeline.store import PartialArtifact
 
 POINTS = [
     ("pipeline.store", "PartialArtifact", "commit_shard"),
@@ -27,30 +30,37 @@ POINTS = [
 
 
 class Counter:
-    """Counts events, and kills this process at one of them."""
+    """Counts events, and kills this process at one of them, noting in the log which stage that hit."""
 
-    def __init__(self, kill_at: int | None) -> None:
-        self.kill_at, self.seen = kill_at, 0
+    def __init__(self, kill_at: int | None, log: Path) -> None:
+        self.kill_at, self.log, self.seen, self.stage = kill_at, log, 0, "start"
 
     def event(self) -> None:
         self.seen += 1
         if self.seen == self.kill_at:
+            self.note("kill", self.stage)
             os.kill(os.getpid(), signal.SIGKILL)
+
+    def note(self, *words: str) -> None:
+        with self.log.open("a") as file:
+            file.write(" ".join(words) + "\n")
 
 
 @contextmanager
-def counting(counter: Counter, log: Path) -> Iterator[None]:
-    """Count before and after each point; note every committed shard and every example that is sampled in `log`."""
+def counting(counter: Counter) -> Iterator[None]:
+    """Count an event before and after each point, and note every committed shard."""
     undo: list[tuple[Any, str, Any]] = []
 
     def wrap(owner: Any, name: str) -> None:
         original: Callable[..., Any] = getattr(owner, name)
 
         def wrapped(*arguments: Any, **options: Any) -> Any:
+            if isinstance(arguments[0], PartialArtifact):
+                counter.stage = arguments[0]._final.parent.name
             counter.event()
             result = original(*arguments, **options)
             if name == "commit_shard":
-                _note(log, f"commit {arguments[0]._final.name} {arguments[1]}")
+                counter.note("commit", arguments[0]._final.name, arguments[1])
             counter.event()
             return result
 
@@ -68,11 +78,6 @@ def counting(counter: Counter, log: Path) -> Iterator[None]:
             setattr(owner, name, original)
 
 
-def _note(log: Path, line: str) -> None:
-    with log.open("a") as file:
-        file.write(line + "\n")
-
-
 def in_child(work: Callable[[], int]) -> int:
     """Do some work in a forked child. Returns its exit code, negative for the signal that killed it."""
     sys.stdout.flush()
@@ -84,3 +89,41 @@ def in_child(work: Callable[[], int]) -> int:
         finally:
             os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def main(recipe: str, folder: str, log: str, kills: int) -> None:
+    """Count the events of a whole run in a throw-away folder, then kill a run at `kills` points spread over them."""
+    import dspy  # noqa: F401 - imported once here, not in every child
+    import trl  # noqa: F401
+
+    import stages.train  # noqa: F401
+    from pipeline.cli import main as mmgrpo
+
+    def attempt(run: Path, kill_at: int | None, log: Path) -> int:
+        def work() -> int:
+            counter = Counter(kill_at, log)
+            with counting(counter):
+                code = mmgrpo(["run", recipe, "--run-dir", str(run), "--exec", "progress=off"])
+            counter.note("events", str(counter.seen))
+            return code
+
+        return in_child(work)
+
+    counted = Path(folder).with_name("counted")
+    assert attempt(counted, None, counted.with_suffix(".log")) == 0
+    events = int(counted.with_suffix(".log").read_text().split()[-1])
+    # Restarts skip what is done, so a kill after about a fraction of all events each time walks through the run.
+    draw = random.Random(0)
+    killed = 0
+    while killed < kills:
+        code = attempt(Path(folder), draw.randint(2, 3 * events // kills), Path(log))
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL, f"a restart ended with {code}"
+        killed += 1
+    assert attempt(Path(folder), None, Path(log)) == 0
+    print(f"killed {killed} times in {events} events")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))
