@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ from pipeline.progress import Reporter
 from pipeline.provenance import provenance
 from pipeline.recipes import LoadedRecipe
 from pipeline.runfile import RunFile
-from pipeline.store import Store
+from pipeline.store import Store, check_files
 from pipeline.walk import Policy, Setup, evaluation, identify, walk
 from schemas.errors import DataError, StageError
 from schemas.execution import Execution
@@ -39,6 +39,8 @@ class Runner:
     """Artifacts made by this process, the ones found finished not counted."""
     state: RunFile = field(init=False)
     store: Store = field(init=False)
+    _intact: set[Path] = field(default_factory=set)
+    """Artifacts whose bytes this process has written or compared with their digests."""
 
     def __post_init__(self) -> None:
         self.store = Store(self.folder / "artifacts")
@@ -69,6 +71,7 @@ class Runner:
         payload = job.payload(self.recipe)
         self.reporter.start(job.label)
         artifacts = {role: artifact for role, artifact in job.artifacts.items() if artifact is not None}
+        self._check_bytes(artifacts.values())
         inputs = Inputs(artifacts, job.params, self.loaded.root)
         try:
             with self.store.begin(job.stage.NAME, key, self.reporter) as out:
@@ -88,8 +91,26 @@ class Runner:
         finally:
             self.reporter.stop()
         self.made += 1
+        self._intact.add(artifact.path)
         self.reporter.finish(summary(artifact))
         return artifact
+
+    def _check_bytes(self, artifacts: Iterable[Artifact]) -> None:
+        """Compare the bytes of inputs with their digests: a flipped byte can read back silently wrong.
+
+        Raises:
+            DataError: naming the files.
+        """
+        for artifact in artifacts:
+            if artifact.path in self._intact:
+                continue
+            if problems := check_files(artifact.path, artifact.manifest):
+                lines = "\n".join(f"  - {problem}" for problem in problems)
+                raise DataError(
+                    f"an input is damaged:\n{lines}\nRestore it, or delete {artifact.path} and run again: "
+                    "it will be made anew."
+                )
+            self._intact.add(artifact.path)
 
 
 def run_all(runner: Runner, iterations: int, after: Callable[[Job], None]) -> str | None:
@@ -250,6 +271,8 @@ def summary(artifact: Artifact) -> str:
     shown = ("examples", "rollouts", "mean_reward", "groups", "members", "steps", "loss", "mean", "reason")
     metrics = artifact.manifest.metrics
     parts = [f"{name.replace('_', ' ')} {_number(metrics[name])}" for name in shown if metrics.get(name) is not None]
+    if metrics.get("modules_never_called"):
+        parts.append(f"modules never called: {', '.join(metrics['modules_never_called'])}")
     return ", ".join(["done", *parts])
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_e2e.kit import PROGRAM, RECIPE, artifact, mmgrpo, own_recipe, run, state
+from tests.test_e2e.kit import PROGRAM, RECIPE, artifact, mmgrpo, own_recipe, state
 
 GOOD_METRIC = "return sum(c.islower() for c in output) / len(output)"
 TWO = RECIPE + "[run]\niterations = 2\n"
