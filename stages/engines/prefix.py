@@ -90,8 +90,3 @@ class PrefixStore:
         self._kept[adapter, ids] = memory
         while len(self._kept) > 1 and sum(len(key[1]) for key in self._kept) > self.limit:
             self._kept.popitem(last=False)
-
-    def forget(self, adapter: str) -> None:
-        """Drop all prefixes of an adapter."""
-        for key in [key for key in self._kept if key[0] == adapter]:
-            del self._kept[key]

@@ -72,7 +72,8 @@ class SharedPromptSampler:
     def _prefix(self, cluster: Cluster, adapter: str) -> tuple[int, Memory | None]:
         """The memory of what a cluster shares, or of the known beginning of it when the rest is short."""
         prompt = cluster.prompts[0]
-        known, prefix = self.prefixes.longest(adapter, prompt[: cluster.shared or len(prompt) - 1])
+        usable = cluster.shared if len(cluster.prompts) > 1 else len(prompt) - 1
+        known, prefix = self.prefixes.longest(adapter, prompt[:usable])
         if cluster.shared - known <= (_EXTEND if known else 0):
             return known, prefix
         more = self._prefill([prompt[known : cluster.shared]], known, prefix)[0]
