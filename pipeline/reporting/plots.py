@@ -17,8 +17,8 @@ from pipeline.reporting.text import figure, number, plain
 HEIGHT = 230
 MARKERS = 40
 """Lines with at most this many points show each of them."""
-MOST_POINTS = 300
-"""Longer lines are drawn as means over consecutive points."""
+MOST_POINTS = 600
+"""Longer lines are drawn as means over runs of consecutive points, and the x axis says of how many."""
 
 LARGEST, SMALLEST = 1e100, 1e-100
 """Magnitudes that can be drawn: a larger one breaks its line like one that is not finite, a smaller range is 0."""
@@ -45,7 +45,7 @@ class Frame:
     xs: tuple[float, float]
     ys: tuple[float, float]
     left: int = 50
-    right: int = 10
+    right: int = 16
     top: int = 10
     bottom: int = 34
 
@@ -72,7 +72,9 @@ def line_plot(
     values = [value for line in drawn for _, value in _present(line.points)]
     values += [end for line in drawn for _, low, high in line.band for end in (low, high)]
     values += [0.0] if zero and values else []
-    places = [x for line in drawn for x, _ in line.points]
+    places = [x for line in series for x, _ in line.points]
+    run = max((math.ceil(len(line.points) / MOST_POINTS) for line in series), default=1)
+    x_label += f" (means of {run})" if run > 1 else ""
     if not values:
         return Markup("")
     ticks = nice_ticks(min(values), max(values))

@@ -55,6 +55,7 @@ def test_long_lines_are_thinned_to_means():
     (line,) = picture.iter("polyline")
     assert line.get("points", "").count(",") <= MOST_POINTS
     assert not list(picture.iter("circle"))
+    assert "x (means of 17)" in [text.text for text in picture.iter("text")]
 
 
 def test_a_plot_of_shares_starts_at_zero():
