@@ -45,9 +45,8 @@ class Invocations:
 
     def parsed(self, prediction: Any) -> None:
         """All completions of this attempt had the expected form."""
-        for index, record in enumerate(self._records):
-            columns = prediction.completions.toDict() if hasattr(prediction, "completions") else prediction.toDict()
-            parsed(record, {name: _item(values, index) for name, values in columns.items()})
+        for record, completion in zip(self._records, prediction.completions, strict=True):
+            parsed(record, completion.toDict())
 
     def not_parsed(self, error: AdapterParseError) -> bool:
         """The first completion that the error speaks of did not parse. Says whether asking again can help."""
@@ -60,10 +59,6 @@ class Invocations:
         """The predictor call is over."""
         for invocation in self._invocations:
             self.caller.recorder.close(invocation)
-
-
-def _item(values: Any, index: int) -> Any:
-    return values[index] if isinstance(values, list) and index < len(values) else values
 
 
 def without_fallback(adapter: Any) -> Any:

@@ -112,9 +112,13 @@ def _switch_stragglers_off(module: dspy.Module) -> None:
 
 
 def _refuse_other_lms(module: dspy.Module, adapter: Any) -> None:
-    owners = [(path, predictor.lm) for path, predictor in module.named_predictors()]
-    owners.append((f"adapter {type(adapter).__name__}", getattr(adapter, "extraction_model", None)))
-    for path, lm in owners:
+    if isinstance(adapter, dspy.TwoStepAdapter):
+        raise RecipeError(
+            "TwoStepAdapter asks a second LM within a predictor's call, which belongs to no module. Use ChatAdapter, "
+            "JSONAdapter or XMLAdapter, or make the second step a predictor of its own."
+        )
+    for path, predictor in module.named_predictors():
+        lm = predictor.lm
         if lm is not None and not is_program_lm(lm):
             raise RecipeError(
                 f"'{path}' has an LM of its own ({getattr(lm, 'model', lm)}), whose calls could not be recorded. Put "

@@ -57,8 +57,8 @@ def prepare_metric(function: Callable[..., Any], args: Mapping[str, Any]) -> Met
     """
     bound = functools.partial(function, **args) if args else function
     try:
-        signature = inspect.signature(bound)
-        signature.bind(None, None, None)
+        signature = inspect.signature(function)
+        signature.bind(None, None, None, **args)
     except (TypeError, ValueError) as error:
         raise RecipeError(
             f"program.metric: it is called as metric(example, output, calls) with program.metric_args, which "

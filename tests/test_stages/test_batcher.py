@@ -1,0 +1,103 @@
+"""The batcher: when a batch goes out, who is in it, and what becomes of failures."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from schemas.errors import DataError
+from stages.engines.batcher import Batcher, Clock, Pending
+from stages.engines.interface import Request, Sampling
+from stages.engines.signals import LMFailure, RunEnded
+from tests.test_stages.programs_kit import CharEngine, user
+
+
+def pending(text: str = "q", over: bool = False) -> Pending:
+    return Pending(user(text), Sampling(), 1, None, Clock(), lambda: over, lambda served: None)
+
+
+def test_calls_wait_for_quiet_and_go_out_together():
+    engine = CharEngine(lambda *_: "x")
+    batcher = Batcher(engine)
+    calls = [pending() for _ in range(3)]
+    for call in calls:
+        batcher.submit(call)
+    assert batcher.step(lambda: False, 0.01) == []
+    assert engine.batches == []
+    batcher.step(lambda: False, 0.01)
+    assert engine.batches == [3]
+    assert [call.future.result(0).result.text for call in calls] == ["x"] * 3
+
+
+def test_a_stream_of_calls_that_never_pauses_is_served_all_the_same():
+    engine = CharEngine(lambda *_: "x")
+    batcher = Batcher(engine)
+    until = time.monotonic() + 0.3
+    while time.monotonic() < until:
+        batcher.submit(pending())
+        batcher.step(lambda: False, 0.01)
+        time.sleep(0.002)
+    assert len(engine.batches) >= 2
+
+
+def test_other_messages_are_handed_on():
+    batcher = Batcher(CharEngine(lambda *_: "x"))
+    batcher.post("done")
+    assert batcher.step(lambda: False, 0.01) == ["done"]
+
+
+def test_a_call_of_a_run_that_is_over_is_not_served():
+    engine = CharEngine(lambda *_: "x")
+    dead, live = pending(over=True), pending()
+    Batcher(engine).serve([dead, live])
+    assert engine.batches == [1]
+    with pytest.raises(RunEnded):
+        dead.future.result(0)
+
+
+def test_one_bad_request_fails_alone():
+    def answer(prompt: str, request: Request) -> str:
+        if "bad" in prompt:
+            raise MemoryError("too long")
+        return prompt.strip()
+
+    calls = [pending("bad" if index == 2 else str(index)) for index in range(5)]
+    Batcher(CharEngine(answer)).serve(calls)
+    with pytest.raises(LMFailure, match="MemoryError: too long"):
+        calls[2].future.result(0)
+    assert [call.future.result(0).result.text for call in calls if call is not calls[2]] == ["0", "1", "3", "4"]
+
+
+def test_messages_that_the_template_refuses_fail_for_their_caller_alone():
+    calls = [pending(), Pending([{"role": "critic", "content": "x"}], *_rest())]
+    Batcher(CharEngine(lambda *_: "x")).serve(calls)
+    assert calls[0].future.result(0).result.text == "x"
+    with pytest.raises(ValueError, match="chat template refused"):
+        calls[1].future.result(0)
+
+
+def _rest() -> tuple[Any, ...]:
+    return (Sampling(), 1, None, Clock(), lambda: False, lambda served: None)
+
+
+def test_an_error_meant_for_the_user_ends_the_stage():
+    def answer(prompt: str, request: Request) -> str:
+        raise DataError("the adapter was made for another base")
+
+    with pytest.raises(DataError, match="another base"):
+        Batcher(CharEngine(answer)).serve([pending(), pending()])
+
+
+def test_a_clock_stands_still_while_a_call_is_pending():
+    clock = Clock()
+    clock.pause()
+    clock.pause()
+    clock.resume()
+    time.sleep(0.05)
+    assert clock.waiting
+    assert clock.spent < 0.04
+    clock.resume()
+    time.sleep(0.05)
+    assert clock.spent >= 0.04

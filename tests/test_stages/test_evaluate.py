@@ -1,0 +1,123 @@
+"""The evaluate stage: scores of one policy on one split."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.errors import DataError
+from schemas.scores import SCORES
+from stages import evaluate
+from stages.engines.interface import Request
+from tests.test_stages.programs_kit import Bench, CharEngine, FolderOut, recipe_of, rows_of
+
+SOURCE = """
+from schemas.errors import ParseError
+
+def parse(text):
+    if not text.isdigit():
+        raise ParseError([], ["digit"])
+    return int(text)
+
+def program():
+    def run(inputs, call):
+        return call("ask", [{"role": "user", "content": inputs["x"]}], parse=parse).value
+    return run
+
+def metric(example, output, calls):
+    return {"score": float(output == int(example.labels["y"])), "size": output}
+"""
+
+
+def right_or_bad(prompt: str, request: Request) -> str:
+    digit = prompt.strip().removeprefix("dev")
+    return "bad" if digit == "3" else digit if digit in "01" else "0"
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    (tmp_path / "prog.py").write_text(SOURCE)
+    made = Bench(tmp_path, CharEngine(right_or_bad), monkeypatch)
+    made.examples(dev=4, test=1)
+    return made
+
+
+def test_failures_count_as_the_recipe_says_and_keep_a_null_score(bench: Bench, tmp_path: Path):
+    out = FolderOut(tmp_path / "out")
+    metrics = bench.run(evaluate, recipe_of(), out, split="dev")
+    rows = rows_of(out.folder, SCORES)
+    assert sorted((row["status"], row["score"]) for row in rows if row["score"] is not None) == [
+        ("ok", 0.0),
+        ("ok", 1.0),
+        ("ok", 1.0),
+    ]
+    failed = [row for row in rows if row["score"] is None]
+    assert [(row["status"], row["parts"]) for row in failed] == [("parse_failed", None)]
+    assert {row["policy"] for row in rows} == {"p0"}
+    assert (metrics["mean"], metrics["n"], metrics["failures"]) == (0.5, 4, {"parse_failed": 1})
+    assert metrics["first_attempt_valid"] == 0.75
+    assert metrics["parts"] == {"size": pytest.approx(1 / 3)}
+    harsh = bench.run(evaluate, recipe_of(evaluate={"failure_score": -1.0}), FolderOut(tmp_path / "harsh"), split="dev")
+    assert harsh["mean"] == 0.25
+
+
+def test_the_calls_are_no_part_of_the_artifact(bench: Bench, tmp_path: Path):
+    out = FolderOut(tmp_path / "out")
+    bench.run(evaluate, recipe_of(), out, split="dev")
+    kept = [name for name in out.committed() if not name.startswith(tuple(out.dropped))]
+    assert kept == ["scores.parquet"]
+
+
+def test_a_killed_stage_takes_up_where_it_was(bench: Bench, tmp_path: Path):
+    whole = FolderOut(tmp_path / "whole")
+    metrics = bench.run(evaluate, recipe_of(), whole, split="dev")
+    out = FolderOut(tmp_path / "out", fail_after=4)
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(evaluate, recipe_of(), out, split="dev")
+    done = set(out.committed("scores/"))
+    assert len(done) == 2
+    second = FolderOut(out.folder)
+    assert bench.run(evaluate, recipe_of(), second, split="dev") == metrics
+    assert not done & set(second.commits)
+
+
+def test_limit_and_samples_decide_the_rows(bench: Bench, tmp_path: Path):
+    out = FolderOut(tmp_path / "out")
+    sampled = {"temperature": 1.0}
+    recipe = recipe_of(evaluate={"limit": 2, "samples": 3, "sampling": sampled})
+    metrics = bench.run(evaluate, recipe, out, split="dev")
+    rows = rows_of(out.folder, SCORES)
+    ids = sorted({row["example_id"] for row in rows})
+    assert [(row["example_id"], row["sample"]) for row in rows] == [(name, index) for name in ids for index in range(3)]
+    assert (metrics["n"], metrics["runs"]) == (2, 6)
+
+
+def test_every_policy_is_scored_with_the_same_draws(bench: Bench, tmp_path: Path):
+    def seeds(policy: str) -> set[int]:
+        seen: set[int] = set()
+
+        def look(prompt: str, request: Request) -> str:
+            seen.add(request.seed)
+            return "0"
+
+        bench.engine, bench.policy = CharEngine(look), policy
+        bench.run(evaluate, recipe_of(), FolderOut(tmp_path / policy), split="dev")
+        return seen
+
+    assert seeds("p0") == seeds("p1")
+    assert len(seeds("p2")) == 4
+
+
+def test_an_unknown_split_names_those_there_are(bench: Bench, tmp_path: Path):
+    with pytest.raises(DataError, match="split 'tset' has no examples; splits there: dev, test"):
+        bench.run(evaluate, recipe_of(), FolderOut(tmp_path / "out"), split="tset")
+
+
+def test_intervals_are_not_in_its_key() -> None:
+    def key(**section: Any) -> dict[str, Any]:
+        return evaluate.recipe_slice(recipe_of(evaluate=section))
+
+    assert key() == key(bootstrap=10)
+    assert key() != key(samples=2)
