@@ -110,11 +110,14 @@ class Scorer:
         """Hidden states (N, D) of the prefix tree's nodes, and each row's nodes."""
         tree = build(fed)
         dtype = torch.bfloat16 if self.autocast else self.causal.dtype
+        config = self.causal.config
+        share = config.num_attention_heads // config.num_key_value_heads
+        blocks = cut(tree, min(QUERIES, len(tree.tokens)))
         states = self.causal.base_model(
             input_ids=self._to(tree.tokens)[None],
             position_ids=self._to(tree.depth)[None],
             use_cache=False,
-            tree=TreeLayout.of(cut(tree, min(QUERIES, len(tree.tokens))), dtype, self.device),
+            tree=TreeLayout.of(blocks, share, dtype, self.device),
         )
         return states.last_hidden_state[0], tree.paths
 

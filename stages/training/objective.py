@@ -1,0 +1,183 @@
+"""The objective: what the recipe asks for in TRL's words, and what TRL's loss does not know.
+
+Changes from GRPO/TRL:
+
+- Three policies instead of two. TRL clips w = pi_theta/pi_0, pi_0 being the adapter at the start of this stage; the
+  policy mu that sampled the data enters as rho = pi_0/mu, detached, truncated or masked, multiplied into per-token
+  advantages. pi_theta/mu is never clipped.
+- Members have weights, normalised over the optimizer step: the step's loss is sum_i w_i l_i / sum_i w_i (or the same
+  over tokens), whatever the micro-batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from schemas.errors import RecipeError
+from schemas.recipe import Recipe, TrainSection
+from stages.training.members import Members
+
+Floats = npt.NDArray[np.float64]
+
+TOKEN_LOSSES = ("bnpo", "dr_grpo", "dapo", "cispo")
+"""TRL's losses in which tokens, not sequences, count equally."""
+_BALANCES = {
+    "grpo": ("sequence", "token", "module"),
+    "sapo": ("sequence", "module"),
+    "bnpo": ("token",),
+    "dr_grpo": ("token",),
+    "dapo": ("token",),
+    "cispo": ("token",),
+}
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The objective in TRL's words."""
+
+    loss_type: str
+    epsilon_low: float
+    epsilon_high: float
+    ratio_level: Literal["token", "sequence"]
+    beta: float
+    rho: Literal["truncate", "mask", "none"]
+    rho_level: Literal["token", "sequence"]
+    rho_max: float
+    by_module: bool
+    length: int
+    """The constant that dr_grpo divides by, in tokens."""
+
+
+def objective_of(recipe: Recipe) -> Objective:
+    """What a recipe trains on.
+
+    `balance = "token"` with the default loss is Dr. GRPO's sum over a constant. CISPO clamps the ratio itself, in TRL
+    at `epsilon_high`; the recipe's epsilon is the distance from 1 there as elsewhere.
+
+    Raises:
+        RecipeError: for combinations that have no meaning here, naming those that have.
+    """
+    train = recipe.train
+    _refuse_unsupported(recipe)
+    loss = "dr_grpo" if (train.loss, train.balance) == ("grpo", "token") else train.loss
+    return Objective(
+        loss_type=loss,
+        epsilon_low=train.epsilon_low,
+        epsilon_high=1.0 + train.epsilon_high if loss == "cispo" else train.epsilon_high,
+        ratio_level=train.ratio_level,
+        beta=train.beta,
+        rho=train.rho,
+        rho_level=train.rho_level,
+        rho_max=train.rho_max,
+        by_module=train.balance == "module",
+        length=recipe.rollout.sampling.max_new_tokens,
+    )
+
+
+def _refuse_unsupported(recipe: Recipe) -> None:
+    train = recipe.train
+    allowed = _BALANCES[train.loss]
+    if train.balance not in allowed:
+        raise RecipeError(
+            f"train.loss = '{train.loss}' with train.balance = '{train.balance}': this loss goes with balance "
+            f"{' or '.join(map(repr, allowed))}. The balance names what counts equally, and the loss fixes that."
+        )
+    if train.ratio_level == "sequence" and (train.loss not in ("grpo", "sapo") or train.balance == "token"):
+        raise RecipeError(
+            "train.ratio_level = 'sequence' goes with loss 'grpo' or 'sapo' and balance 'sequence' or 'module': summed "
+            "over tokens it would weigh each sequence by its length"
+        )
+    if recipe.group.unit == "trajectory":
+        raise RecipeError("group.unit = 'trajectory' is not supported by the trainer; supported: 'invocation'")
+    if recipe.adapter.per_module:
+        raise RecipeError("adapter.per_module = true is not supported by the trainer; supported: false, one adapter")
+    if "lm_head" in recipe.adapter.targets:
+        raise RecipeError("adapter.targets names 'lm_head': the output embedding stays frozen; leave it out")
+
+
+def check_steps(train: TrainSection, last: int) -> None:
+    """Refuse a schedule that ends before the run does: it would train on with a learning rate of 0.
+
+    Raises:
+        RecipeError: naming the step that this stage ends at.
+    """
+    if train.schedule != "constant" and train.total_steps is not None and last > train.total_steps:
+        raise RecipeError(
+            f"train.total_steps = {train.total_steps}, but this iteration ends at step {last} of the run, where the "
+            f"'{train.schedule}' schedule has come to 0: raise train.total_steps"
+        )
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How much each of a step's members counts."""
+
+    weight: Floats
+    """(m,) of the whole member: sums to 1 over the step's members for a mean of sequences."""
+    tokens: float
+    """Weighted completion tokens of the step, for the means over tokens; `weight` is then relative to 1."""
+
+
+def step_shares(members: Members, chosen: list[int], objective: Objective) -> Shares:
+    """The shares of a step's members.
+
+    Sequence losses: w_i / sum w; balanced by module, each module's members sum to the same. Token losses:
+    the weights themselves, with sum_i w_i |o_i| as the number of items.
+    """
+    weight = members.weight[chosen]
+    tokens = float((weight * members.tokens[chosen]).sum())
+    if objective.by_module:
+        modules, inverse = np.unique(members.module[chosen], return_inverse=True)
+        weight = weight / np.bincount(inverse, weights=weight)[inverse] / len(modules)
+    elif objective.loss_type in ("grpo", "sapo", "dr_grpo"):
+        weight = weight / weight.sum()
+    return Shares(weight, tokens)
+
+
+def bucket_factor(objective: Objective, weight: float, members: int, tokens: float, total_tokens: float) -> float:
+    """What TRL's loss of one bucket (members of equal weight) is multiplied by, to add up to the step's loss.
+
+    TRL's own normalisation of a bucket: grpo, sapo and dr_grpo divide by its members, bnpo by its tokens, dapo and
+    cispo by the number of items that we pass, which is that of the whole step.
+    """
+    if objective.loss_type in ("grpo", "sapo", "dr_grpo"):
+        return weight * members
+    if objective.loss_type == "bnpo":
+        return weight * tokens / total_tokens
+    return weight
+
+
+def rho_of(
+    old: torch.Tensor, sampling: torch.Tensor, mask: torch.Tensor, objective: Objective
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """rho = pi_0/mu, truncated or masked.
+
+    Args:
+        old: (B, T) log-probabilities under pi_0, scored by the trainer.
+        sampling: (B, T) log-probabilities under mu, logged by the engine.
+        mask: (B, T) bool.
+        objective: mode, level and bound.
+
+    Returns:
+        (B, T) factors for the advantages, and (B,) log of the whole sequence's ratio before any bound, for ESS.
+    """
+    difference = (old - sampling).masked_fill(~mask, 0.0)
+    whole = difference.sum(-1)
+    if objective.rho == "none":
+        return torch.ones_like(old), whole
+    rho = (difference if objective.rho_level == "token" else whole[:, None].expand_as(old)).exp()
+    if objective.rho == "truncate":
+        return rho.clamp(max=objective.rho_max), whole
+    return rho.masked_fill(rho > objective.rho_max, 0.0), whole
+
+
+def effective_share(log_rho: torch.Tensor) -> float:
+    """ESS as a share of the sample: (sum rho)^2 / (n sum rho^2), from log rho; in (0, 1]."""
+    log_rho = log_rho.double()
+    log_ess = 2 * torch.logsumexp(log_rho, 0) - torch.logsumexp(2 * log_rho, 0)
+    return float(log_ess.exp()) / len(log_rho)
