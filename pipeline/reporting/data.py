@@ -25,6 +25,8 @@ class PolicyScore:
     to_first: Interval | None
     """Paired difference to the first policy scored; None for itself, or where the examples differ."""
     to_previous: Interval | None
+    parts: dict[str, float]
+    """Mean of each named part of the metric over the runs that have it."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,11 @@ class SplitScores:
 
     split: str
     policies: tuple[PolicyScore, ...]
+
+    @property
+    def part_names(self) -> list[str]:
+        """Names of the metric's parts that occur."""
+        return sorted({name for row in self.policies for name in row.parts})
 
     @property
     def first(self) -> PolicyScore | None:

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from pipeline.reporting.data import Iteration, Note, PolicyScore, SplitScores, Step
 from pipeline.reporting.opened import OpenRun
-from pipeline.reporting.text import bounds, count, number, share, signed
+from pipeline.reporting.text import bounds, count, number, plural, share, signed
 from stages.statistics import Interval
 
 FLAT_SHARE = 0.5
 FAILED_SHARE = 0.1
+NOTES_SHOWN = 5
 
 
 def verdict(scores: SplitScores) -> Note:
@@ -58,12 +59,12 @@ def _progress(run: OpenRun, iterations: Sequence[Iteration]) -> Note:
     done = sum(not iteration.missing for iteration in iterations)
     wanted = run.recipe.run.iterations
     if run.state.ended:
-        return Note("plain", f"The run ended after {_iterations(done)}: {run.state.ended}.")
+        return Note("plain", f"The run ended after {plural(done, 'iteration')}: {run.state.ended}.")
     if done >= wanted:
-        return Note("plain", f"The run is complete: {_iterations(done)}.")
+        return Note("plain", f"The run is complete: {plural(done, 'iteration')}.")
     open_ = [iteration for iteration in iterations if iteration.missing]
     lacks = f" Iteration {open_[0].index} lacks {', '.join(open_[0].missing)}." if open_ else ""
-    return Note("warning", f"The run is not finished: {done} of {_iterations(wanted)}.{lacks}")
+    return Note("warning", f"The run is not finished: {done} of {plural(wanted, 'iteration')}.{lacks}")
 
 
 def _about_scores(split: SplitScores) -> Iterator[Note]:
@@ -99,18 +100,38 @@ def _about_groups(iterations: Sequence[Iteration]) -> Iterator[Note]:
 
 
 def _about_training(iterations: Sequence[Iteration], steps: Sequence[Step], ess_floor: float) -> Iterator[Note]:
-    for iteration in iterations:
-        if iteration.trained is False:
-            reason = iteration.train_note or "no reason recorded"
-            yield Note("warning", f"Iteration {iteration.index} trained nothing: {reason}.")
-        elif iteration.train_note:
-            yield Note("plain", f"Training of iteration {iteration.index} ended early: {iteration.train_note}.")
+    idle = _by_note([iteration for iteration in iterations if iteration.trained is False])
+    for reason, which in idle:
+        yield Note("warning", f"{which} trained nothing: {reason}.")
+    for reason, which in _by_note(
+        [iteration for iteration in iterations if iteration.trained and iteration.train_note]
+    ):
+        yield Note("plain", f"Training ended early in {which[0].lower()}{which[1:]}: {reason}.")
     for name in sorted({name for step in steps for name, value in step.figures.items() if _broken(value)}):
         bad = sum(_broken(step.figures[name]) for step in steps)
-        yield Note("warning", f"{name.replace('_', ' ')} was not finite in {count(bad)} of {count(len(steps))} steps.")
+        yield Note(
+            "warning", f"{name.replace('_', ' ')} was not finite in {count(bad)} of {plural(len(steps), 'step')}."
+        )
     low = [step for step in steps if (ess := step.figures.get("ess")) is not None and ess < ess_floor]
     if low:
-        yield Note("warning", f"The effective sample size fell below {ess_floor:g} in {count(len(low))} steps.")
+        yield Note("warning", f"The effective sample size fell below {ess_floor:g} in {plural(len(low), 'step')}.")
+
+
+def _by_note(iterations: Sequence[Iteration]) -> list[tuple[str, str]]:
+    """(what the train stage said, which iterations), the most frequent ones."""
+    groups: dict[str, list[int]] = {}
+    for iteration in iterations:
+        groups.setdefault(iteration.train_note or "no reason recorded", []).append(iteration.index)
+    ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[1]))[:NOTES_SHOWN]
+    return [(note, _which(indices)) for note, indices in ordered]
+
+
+def _which(indices: Sequence[int]) -> str:
+    if len(indices) == 1:
+        return f"Iteration {indices[0]}"
+    if len(indices) <= 5:
+        return f"Iterations {', '.join(map(str, indices))}"
+    return f"{len(indices)} iterations ({indices[0]} to {indices[-1]})"
 
 
 def _broken(value: float | None) -> bool:
@@ -119,7 +140,3 @@ def _broken(value: float | None) -> bool:
 
 def _score(score: PolicyScore) -> str:
     return f"{number(score.score.estimate)} {bounds(score.score)}"
-
-
-def _iterations(number_: int) -> str:
-    return f"{number_} iteration{'' if number_ == 1 else 's'}"

@@ -74,6 +74,7 @@ def _environment() -> Environment:
         text.figure,
         text.signed,
         text.count,
+        text.plural,
         text.share,
         text.bounds,
         text.duration,
@@ -100,7 +101,9 @@ def _score_plot(scores: SplitScores) -> Figure | None:
 
 def _reward_plots(iterations: Sequence[Iteration], rows: Sequence[ModuleReward]) -> list[Figure]:
     overall = [(iteration.index, iteration.rollouts.mean_reward) for iteration in iterations if iteration.rollouts]
-    figures = [_figure("All rollouts", [Series("all rollouts", overall)], "iteration")]
+    known = [mean for mean in (*(mean for _, mean in overall), *(row.mean_reward for row in rows)) if mean is not None]
+    cover = (min(known), max(known)) if known else ()
+    figures = [_figure("All rollouts", [Series("all rollouts", overall)], "iteration", cover=cover)]
     for module in sorted({row.module for row in rows}):
         own = [row for row in rows if row.module == module]
         indices = sorted({row.invocation_index for row in own})
@@ -109,7 +112,7 @@ def _reward_plots(iterations: Sequence[Iteration], rows: Sequence[ModuleReward])
             for index in indices[:INDICES_DRAWN]
         ]
         more = f" (first {INDICES_DRAWN} of {len(indices)} calls)" if len(indices) > INDICES_DRAWN else ""
-        figures.append(_figure(f"{text.plain(module)}{more}", series, "iteration"))
+        figures.append(_figure(f"{text.plain(module)}{more}", series, "iteration", cover=cover))
     return [figure for figure in figures if figure]
 
 
@@ -124,7 +127,7 @@ def _group_plots(iterations: Sequence[Iteration]) -> list[Figure]:
     caption = "Groups by number of members, whole run"
     figures = [
         Figure(caption, column_plot(caption, columns, "members")) if columns else None,
-        _figure("Flat groups, share", [Series("flat groups", flat)], "iteration", zero=True),
+        _figure("Flat groups, share", [Series("flat groups", flat)], "iteration", cover=(0.0,)),
     ]
     return [figure for figure in figures if figure]
 
@@ -135,17 +138,17 @@ def _step_plots(steps: Sequence[Step]) -> list[Figure]:
             caption,
             [Series(caption, [(step.step, step.figures[name]) for step in steps])],
             "optimizer step",
-            zero=name != "loss",
+            cover=() if name == "loss" else (0.0,),
         )
         for name, (caption, _) in STEP_PLOTS.items()
     ]
     return [figure for figure in figures if figure]
 
 
-def _figure(caption: str, series: Sequence[Series], x_label: str, *, zero: bool = False) -> Figure | None:
+def _figure(caption: str, series: Sequence[Series], x_label: str, *, cover: Sequence[float] = ()) -> Figure | None:
     """A line plot, or None when nothing in it can be drawn."""
     names = ", ".join(line.name for line in series) if len(series) > 1 else ""
-    svg = line_plot(f"{caption}{': ' if names else ''}{names}, by {x_label}", series, x_label, zero=zero)
+    svg = line_plot(f"{caption}{': ' if names else ''}{names}, by {x_label}", series, x_label, cover=cover)
     legend = tuple(line.name for line in series) if len(series) > 1 else ()
     return Figure(caption, svg, legend) if svg else None
 

@@ -62,22 +62,28 @@ class Frame:
 
 
 def line_plot(
-    title: str, series: Sequence[Series], x_label: str, *, width: int = 420, height: int = HEIGHT, zero: bool = False
+    title: str,
+    series: Sequence[Series],
+    x_label: str,
+    *,
+    width: int = 420,
+    height: int = HEIGHT,
+    cover: Sequence[float] = (),
 ) -> Markup:
     """Lines over a common axis of whole numbers, each with an optional band; empty markup without anything to draw.
 
-    With `zero`, the y axis includes 0: for shares and other figures whose size matters, not only their change.
+    The y axis covers the values of `cover` too: 0 for figures whose size matters and not only their change, the range
+    of other plots for figures that are to be compared.
     """
     drawn = [Series(line.name, _thin(line.points), line.band) for line in series]
     values = [value for line in drawn for _, value in _present(line.points)]
     values += [end for line in drawn for _, low, high in line.band for end in (low, high)]
-    values += [0.0] if zero and values else []
     places = [x for line in series for x, _ in line.points]
     run = max((math.ceil(len(line.points) / MOST_POINTS) for line in series), default=1)
     x_label += f" (means of {run})" if run > 1 else ""
     if not values:
         return Markup("")
-    ticks = nice_ticks(min(values), max(values))
+    ticks = nice_ticks(min([*values, *cover]), max([*values, *cover]))
     spread = (min(places), max(places)) if min(places) < max(places) else (places[0] - 0.5, places[0] + 0.5)
     frame = Frame(width, height, spread, (ticks[0], ticks[-1]))
     x_ticks = [tick for tick in nice_ticks(*spread, most=6, whole=True) if spread[0] <= tick <= spread[1]]

@@ -25,7 +25,7 @@ def collect_scores(run: OpenRun, split: str) -> SplitScores:
         to_first = _difference(means, seen[0], seed, resamples) if seen else None
         to_previous = _difference(means, seen[-1], seed, resamples) if seen else None
         score = mean_interval(means, seed, resamples)
-        rows.append(PolicyScore(position, policy, score, total, failed, to_first, to_previous))
+        rows.append(PolicyScore(position, policy, score, total, failed, to_first, to_previous, _parts(artifact)))
         seen.append(means)
     return SplitScores(split, tuple(rows))
 
@@ -39,6 +39,12 @@ def _example_scores(artifact: Artifact, failure_score: float) -> tuple[dict[str,
         len(table),
         scores.null_count(),
     )
+
+
+def _parts(artifact: Artifact) -> dict[str, float]:
+    """Means of the metric's named parts, as the evaluate stage summed them up."""
+    parts = artifact.manifest.metrics.get("parts") or {}
+    return {str(name): float(mean) for name, mean in sorted(parts.items()) if mean is not None}
 
 
 def _difference(a: dict[str, float], b: dict[str, float], seed: int, resamples: int) -> Interval | None:

@@ -91,6 +91,11 @@ def count(value: float | None) -> str:
     return ABSENT if value is None else f"{round(value):,}"
 
 
+def plural(number_: int, noun: str) -> str:
+    """A count with its noun."""
+    return f"{count(number_)} {noun}{'' if number_ == 1 else 's'}"
+
+
 def share(value: float | None) -> str:
     """A share as a percentage."""
     return ABSENT if value is None else f"{100 * value:.1f} %"

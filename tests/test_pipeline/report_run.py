@@ -133,12 +133,15 @@ class RunWriter:
         tables: Tables = {"steps.parquet": (STEPS, rows)}
         self.iterations[-1]["train"] = self.artifact("train", f"t{index}", tables, metrics=told, seconds=12.0, **tokens)
 
-    def add_scores(self, position: int, scores: list[float | None], split: str = "dev") -> None:
+    def add_scores(self, position: int, scores: list[float | None], split: str = "dev", **parts: float) -> None:
         """Scores of the policy at a position of the run."""
         policy = self.policies[position]
         rows = [score_row(policy, example, score) for example, score in enumerate(scores)]
         tables: Tables = {"scores.parquet": (SCORES, rows)}
-        key = self.artifact("evaluate", f"{split} {position}", tables, seconds=5.0, completion_tokens=400.0)
+        metrics: dict[str, Any] = {"parts": parts}
+        key = self.artifact(
+            "evaluate", f"{split} {position}", tables, metrics=metrics, seconds=5.0, completion_tokens=400.0
+        )
         self.evaluations.setdefault(split, {})[policy] = key
 
 

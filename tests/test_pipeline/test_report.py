@@ -56,6 +56,15 @@ def test_failed_runs_of_the_score_count_as_the_failure_score(tmp_path: Path):
     assert any("2 of 4 runs failed" in note["text"] for note in numbers["notes"])
 
 
+def test_parts_of_the_metric_stand_beside_the_score(tmp_path: Path):
+    writer = started(tmp_path, iterations=1)
+    writer.add_scores(0, [1.0, 0.0], quality=0.625, leak_age=0.25)
+    page, numbers = page_and_numbers(writer.write())
+    assert numbers["dev"]["policies"][0]["parts"] == {"leak_age": 0.25, "quality": 0.625}
+    assert "leak age</th>" in page
+    assert "<td>0.625</td>" in page
+
+
 def test_the_test_split_appears_only_once_it_was_opened(tmp_path: Path):
     opened, _ = page_and_numbers(whole_run(tmp_path / "a"))
     assert "(held out)" in opened
@@ -144,7 +153,7 @@ def test_steps_keep_their_order_and_figures_that_are_not_finite_are_reported(tmp
     assert [step["figures"]["loss"] for step in numbers["steps"]] == [0.5, None, 0.4]
     assert numbers["step_means"][0]["figures"]["loss"] == pytest.approx(0.45)
     assert "loss was not finite in 1 of 3 steps." in page
-    assert "effective sample size fell below 0.1 in 1 steps" in page
+    assert "effective sample size fell below 0.1 in 1 step." in page
 
 
 @pytest.mark.parametrize("stages", [0, 1, 2, 3])
@@ -191,6 +200,19 @@ def test_the_reasons_why_a_run_ended_or_trained_nothing_are_told(tmp_path: Path)
     assert "Iteration 0 trained nothing: all groups are flat." in page
     assert "The policy did not change" in page
     assert numbers["steps"] == []
+
+
+def test_a_reason_shared_by_many_iterations_is_told_once(tmp_path: Path):
+    writer = started(tmp_path, iterations=8)
+    for index in range(8):
+        note = "all groups are flat" if index != 3 else "no rollout has a reward"
+        writer.iterations.append(
+            {"train": writer.artifact("train", f"idle {index}", {}, metrics={"trained": False, "reason": note})}
+        )
+    page, _ = page_and_numbers(writer.write())
+    assert page.count("trained nothing") == 2
+    assert "7 iterations (0 to 7) trained nothing: all groups are flat." in page
+    assert "Iteration 3 trained nothing: no rollout has a reward." in page
 
 
 def test_scores_on_different_examples_are_not_compared(tmp_path: Path):

@@ -39,7 +39,7 @@ def test_a_missing_or_infinite_value_breaks_the_line():
 
 def test_nothing_to_draw_gives_nothing():
     assert line_plot("t", [Series("s", [(0, None), (1, math.nan)])], "x") == ""
-    assert line_plot("t", [], "x", zero=True) == ""
+    assert line_plot("t", [], "x", cover=[0.0]) == ""
     assert column_plot("t", [], "x") == ""
 
 
@@ -60,7 +60,7 @@ def test_long_lines_are_thinned_to_means():
 
 def test_a_plot_of_shares_starts_at_zero():
     texts = [
-        text.text for text in parse(line_plot("t", [Series("s", [(0, 0.9), (1, 0.9)])], "x", zero=True)).iter("text")
+        text.text for text in parse(line_plot("t", [Series("s", [(0, 0.9), (1, 0.9)])], "x", cover=[0.0])).iter("text")
     ]
     assert any(text and float(text) == 0 for text in texts[:-1] if text)
 
