@@ -32,7 +32,7 @@ __all__ = [
     "resolve_base",
 ]
 
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
+_HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*(@[\w./-]+)?")
 _HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model", "merges.txt"]
 
 
@@ -95,12 +95,12 @@ def _tiny_seed(base: str) -> int:
 
 def _download(base: str) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
     name, _, revision = base.partition("@")
     try:
         return Path(snapshot_download(name, revision=revision or None, allow_patterns=_HUB_FILES))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError) as error:
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError) as error:
         raise RecipeError(
             f"model.base '{base}' is no folder here and could not be had from the hub ({_first_line(error)}): check "
             "the name and the network, or download it on a machine with access (hf download "

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from schemas.errors import RecipeError
 from stages.engines.draw import draw
 from stages.engines.interface import EngineUsage
 from stages.engines.rows import Row
@@ -16,13 +17,32 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+_ATTENTION = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
+
+
+def _has_state(model: PreTrainedModel) -> bool:
+    """Whether a model has layers that padding would disturb: recurrences, convolutions, and whatever is not known."""
+    layers = getattr(model.config, "layer_types", None) or []
+    return bool(getattr(model, "_is_stateful", False)) or not _ATTENTION.issuperset(layers)
+
+
 class PlainSampler:
-    """Serves rows in left-padded batches; models with a recurrent state get batches of equally long prompts instead."""
+    """Serves rows in left-padded batches; models with a recurrent state get batches of equally long prompts instead.
+
+    Raises:
+        RecipeError: for models that keep their past in another way.
+    """
 
     def __init__(self, model: PreTrainedModel, eos: Collection[int], batch_tokens: int, usage: EngineUsage) -> None:
         self._model, self._eos, self._batch_tokens, self._usage = model, eos, batch_tokens, usage
-        self._equal_lengths = bool(getattr(model, "_is_stateful", False))
-        self._positions = "position_ids" in inspect.signature(model.forward).parameters
+        known = inspect.signature(model.forward).parameters
+        if "past_key_values" not in known:
+            kind = model.config.model_type
+            raise RecipeError(
+                f"models of type '{kind}' keep no past_key_values and cannot be sampled here: choose another"
+            )
+        self._positions = "position_ids" in known
+        self._equal_lengths = _has_state(model)
 
     def serve(self, rows: Sequence[Row], adapter: str) -> Iterable[Row]:  # noqa: ARG002 (same call as the other sampler)
         """Complete rows with the adapter that is active now; yields the finished."""

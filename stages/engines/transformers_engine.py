@@ -20,13 +20,20 @@ from stages.engines.serve import SharedPromptSampler, reason_against
 log = logging.getLogger(__name__)
 
 
+def _within(config: transformers.PreTrainedConfig, context: int) -> int:
+    """The context, cut to the positions that a model knows; scaled rotary positions reach beyond what configs tell."""
+    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    known = getattr(config, "max_position_embeddings", None)
+    return min(context, known) if known and rope in ("default", "llama3") else context
+
+
 class TransformersEngine:
     """See `interface.Engine`. One caller at a time.
 
     Args:
         base: the base model.
         dtype: "float32" or "bfloat16".
-        context: longest prompt plus completion, in tokens.
+        context: longest prompt plus completion, in tokens; or what the model was made for, if that is less.
         device: where the model runs.
         batch_tokens: most tokens whose keys and values are held at once.
     """
@@ -38,9 +45,9 @@ class TransformersEngine:
     ) -> None:
         self.name = f"transformers-{transformers.__version__}/{dtype}"
         self.usage = EngineUsage()
-        self._context = context
         self._tokenizer = load_tokenizer(base)
         model = load_model(base, dtype, device)
+        self._context = _within(model.config, context)
         self._adapters = LiveAdapters(model, base)
         reason = reason_against(model.config)
         if reason:
