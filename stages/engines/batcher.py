@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from schemas.errors import MmgrpoError
+from schemas.errors import DataError, RecipeError
 from stages.engines.interface import Adapter, Engine, Request, Result, Sampling
 from stages.engines.signals import LMFailure, RunEnded
 
@@ -164,8 +164,8 @@ class Batcher:
         requests = [Request(ids, call.sampling, call.seed, call.adapter) for call, ids in calls]
         try:
             results = self.engine.generate(requests)
-        except MmgrpoError:
-            raise  # says itself what is wrong, with an adapter for example: no other batch would fare better
+        except (DataError, RecipeError):
+            raise  # what it was given is wrong, an adapter of another base for example: no other try would fare better
         except Exception as error:  # noqa: BLE001 - whatever an engine raises, its callers must be told
             if len(calls) == 1:
                 calls[0][0].settle(LMFailure(f"{type(error).__name__}: {error}"))

@@ -35,6 +35,10 @@ def make_engine(recipe: Recipe, execution: Execution, inputs: Inputs) -> Engine:
             f"{inputs['base'].path} was made from {recorded[:12]}: the model's files changed. Restore them, or start "
             "another run."
         )
+    if execution.threads:
+        import torch
+
+        torch.set_num_threads(execution.threads)
     device = _device(execution)
     key = (base.digest, recipe.model.dtype, str(recipe.model.context), device, str(execution.batch_tokens))
     if key not in _ENGINES:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from schemas.errors import ParseError
-from stages.programs.recorder import checked_messages, not_parsed, parsed
+from stages.programs.recorder import checked_messages, encodable, not_parsed, parsed
 from stages.programs.session import STUDENT, Caller, Reply
 
 Parse = Callable[[str], Any]
@@ -78,7 +78,7 @@ def _steps(
     **sampling: Any,
 ) -> Steps:
     """One invocation, attempt by attempt: yields the future of each reply and is sent the reply."""
-    if not isinstance(module, str) or not module:
+    if not isinstance(module, str) or not module or not encodable(module):
         raise TypeError(f"call(): the module's name is {module!r}, expected text")
     checked = checked_messages(messages)
     last = caller.session.parse_retries if retries is None else retries

@@ -124,7 +124,8 @@ def describe(error: BaseException) -> str:
     """An exception in one line: type, message, and the last place in the user's own code."""
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     place = location(error)
-    return f"{text} (at {place})" if place else text
+    # A message may hold what has no UTF-8 form (a file name, for example), and errors are stored.
+    return (f"{text} (at {place})" if place else text).encode(errors="replace").decode()
 
 
 def location(error: BaseException) -> str | None:

@@ -188,7 +188,18 @@ def checked_messages(messages: Sequence[Mapping[str, str]]) -> Messages:
         texts = isinstance(message, Mapping) and all(isinstance(value, str) for value in message.values())
         if not texts or set(message) != {"role", "content"}:
             raise TypeError(f"messages[{index}]: expected a dictionary with the texts 'role' and 'content'")
+        if not encodable(message["role"] + message["content"]):
+            raise TypeError(f"messages[{index}]: the text has a lone surrogate, which has no UTF-8 form")
     return [{"role": message["role"], "content": message["content"]} for message in messages]
+
+
+def encodable(text: str) -> bool:
+    """Whether a text can be stored: it has a UTF-8 form."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _view(record: Record) -> dict[str, Any]:

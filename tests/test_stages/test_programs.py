@@ -333,3 +333,22 @@ def test_ctrl_c_ends_the_runs_at_once():
                 program_of(lambda inputs, call: call("m", user("q")).text), jobs, session_of(CharEngine(answer)), 4
             )
         )
+
+
+def test_text_that_cannot_be_stored_ends_its_run_and_not_the_stage(tmp_path):
+    def program(inputs, call):
+        if inputs["x"] == "message":
+            call("m", user("\ud800"))
+        if inputs["x"] == "module":
+            call("\ud800", user("q"))
+        if inputs["x"] == "error":
+            raise ValueError("\ud800")
+        return "\ud800"
+
+    runs = run_jobs(
+        program_of(program),
+        [job(i, x) for i, x in enumerate(("message", "module", "error", "output"))],
+        session_of(CharEngine(echo)),
+    )
+    assert {run.outcome.status for run in runs} == {"program_error"}
+    assert all((run.outcome.error or "").encode() for run in runs)

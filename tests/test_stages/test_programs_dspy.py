@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from schemas.errors import RecipeError
 from schemas.recipe import OtherLM
 from stages.engines.interface import Request
-from tests.test_stages.programs_kit import CharEngine, decode, job, run_jobs, session_of
+from tests.test_stages.programs_kit import CharEngine, decode, job, load_source, recipe_of, run_jobs, session_of
 
 dspy = pytest.importorskip("dspy")
 
@@ -259,3 +260,89 @@ def test_settings_of_a_predictor_reach_the_engine():
 
     row = run(Cold(), always(field("y", "v")))[0].invocations[0]
     assert (row["temperature"], row["max_new_tokens"]) == (0.2, 5)
+
+
+def test_plain_fields_are_chat_turns_and_come_back(tmp_path):
+    from stages.programs.plain_adapter import PlainAdapter
+
+    module = Twins()
+    module.adapter = PlainAdapter()
+    module.first.signature = module.first.signature.with_instructions("Rename it.")
+    module.first.demos = [{"x": "cat", "y": "dog"}]
+    finished = run(module, always(" mouse\n"))[0]
+    assert finished.outcome.output == '{"y":"mouse"}'
+    assert json.loads(finished.invocations[0]["messages"]) == [
+        {"role": "system", "content": "Rename it."},
+        {"role": "user", "content": "cat"},
+        {"role": "assistant", "content": "dog"},
+        {"role": "user", "content": "a"},
+    ]
+    assert run(module, always("  "), parse_retries=0)[0].outcome.status == "parse_failed"
+
+
+def test_several_plain_fields_are_lines_and_their_share_is_counted():
+    from stages.programs.plain_adapter import PlainAdapter
+
+    class Pair(dspy.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.adapter = PlainAdapter()
+            self.pair = dspy.Predict(dspy.Signature("x -> long_name, count: int", "Count."))
+
+        def forward(self, x: str) -> Any:
+            return self.pair(x=x)
+
+    answers = iter(["Long name: n\nCount: many", "Count: 3", "LONG NAME: n\nm\nCount: 3"])
+    finished = run(Pair(), CharEngine(lambda *_: next(answers)))[0]
+    assert finished.outcome.output == '{"count":3,"long_name":"n\\nm"}'
+    assert [row["parsed_share"] for row in finished.invocations] == [0.5, 0.5, 1.0]
+    assert "Answer in exactly these lines:\\nLong name: …\\nCount: …" in json.dumps(
+        json.loads(finished.invocations[0]["messages"]), ensure_ascii=False
+    )
+
+
+def test_a_dspy_program_is_found_by_import_path_and_identified_with_its_state(tmp_path):
+    from schemas.canonical import canonical_json, digest
+    from stages.programs.load import program_identity
+
+    source = (
+        "import dspy\n"
+        "class Ask(dspy.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.ask = dspy.Predict('x -> y')\n"
+        "    def forward(self, x):\n"
+        "        return self.ask(x=x)\n"
+        "def program():\n"
+        "    return Ask()\n"
+        "def metric(example, pred, trace=None):\n"
+        "    return pred.y == 'v'\n"
+    )
+    program = load_source(tmp_path, source)
+    finished = run_jobs(program, [job()], session_of(always(field("y", "v"))))[0]
+    assert (finished.outcome.score, finished.invocations[0]["module"]) == (1.0, "ask")
+    plain = program_identity(recipe_of(), tmp_path)
+    assert plain["modules"] == ["ask"]
+    state = {**copy.deepcopy(plain["state"]), "metadata": {"dependency_versions": {"dspy": "3.4", "python": "3.11"}}}
+    state["ask"]["demos"] = [{"x": "q", "y": "r"}]
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    optimised = program_identity(recipe_of(program={"state": "state.json"}), tmp_path)
+    assert digest(optimised) != digest(plain)
+    assert optimised["state"]["ask"]["demos"] == [{"x": "q", "y": "r"}]
+    assert "dependency_versions" not in canonical_json(optimised)
+
+
+def test_the_prompt_is_what_the_models_template_makes_of_the_demos(tmp_path):
+    from stages.engines.models import load_tokenizer, resolve_base
+    from stages.engines.scripted import ScriptedEngine
+
+    base = resolve_base("tiny-random", tmp_path, tmp_path / "cache")
+    module = Twins()
+    module.first.demos = [{"x": "demo question", "y": "demo answer"}]
+    finished = run(module, ScriptedEngine(base, {"": field("y", "v")}, context=10_000))[0]
+    row = finished.invocations[0]
+    messages = json.loads(row["messages"])
+    ids = load_tokenizer(base).apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    assert list(row["prompt_ids"]) == list(ids)
+    assert [message["role"] for message in messages] == ["system", "user", "assistant", "user"]
+    assert "demo answer" in messages[2]["content"]
