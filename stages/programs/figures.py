@@ -35,7 +35,7 @@ def call_figures(invocations: pl.DataFrame, runs: int, modules: list[str] | None
         modules: the modules that the program declares; those never called are named.
 
     Returns:
-        Numbers over all calls; `parse_failure_share` is over calls that were to be parsed, `first_attempt_valid`
+        Numbers over all calls; `parse_failure_share` is over calls that were to be parsed, `parse_first_attempt_valid`
         over invocations that were to be parsed (None without any); `calls_per_run` by module leaves retries out.
     """
     parsed = invocations.filter(pl.col("parse_status") != "none")
@@ -47,7 +47,7 @@ def call_figures(invocations: pl.DataFrame, runs: int, modules: list[str] | None
         "prompt_tokens": int(invocations["prompt_ids"].list.len().sum() or 0),
         "completion_tokens": int(invocations["completion_ids"].list.len().sum() or 0),
         "parse_failure_share": _share(parsed["parse_status"] == "failed"),
-        "first_attempt_valid": _share(first["parse_status"] == "ok"),
+        "parse_first_attempt_valid": _share(first["parse_status"] == "ok"),
         "calls_per_run": per_module,
         "concurrent_calls": int(invocations["concurrent"].sum() or 0),
         "modules_never_called": None if modules is None else [name for name in modules if name not in per_module],

@@ -57,7 +57,7 @@ def test_failures_count_as_the_recipe_says_and_keep_a_null_score(bench: Bench, t
     assert [(row["status"], row["parts"]) for row in failed] == [("parse_failed", None)]
     assert {row["policy"] for row in rows} == {"p0"}
     assert (metrics["mean"], metrics["n"], metrics["failures"]) == (0.5, 4, {"parse_failed": 1})
-    assert metrics["first_attempt_valid"] == 0.75
+    assert metrics["parse_first_attempt_valid"] == 0.75
     assert metrics["parts"] == {"size": pytest.approx(1 / 3)}
     harsh = bench.run(evaluate, recipe_of(evaluate={"failure_score": -1.0}), FolderOut(tmp_path / "harsh"), split="dev")
     assert harsh["mean"] == 0.25
