@@ -24,7 +24,16 @@ from schemas.execution import Execution
 from schemas.recipe import Recipe
 from stages.contract import Artifact, Inputs
 
-_STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
+_STORAGE_ERRORS = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EIO,
+    errno.ENOTDIR,
+    errno.EEXIST,
+}
 
 
 @dataclass
