@@ -32,6 +32,7 @@ class Call(Protocol):
         lm: str = "student",
         parse: Callable[[str], Any] | None = None,
         inputs: Mapping[str, Any] | None = None,
+        **sampling: Any,
     ) -> Awaitable[Completion]:
         """The completion; a bad one raises after its retries and ends the run."""
 
