@@ -85,7 +85,7 @@ class Members:
         return np.array([len(row.completion) for row in self.rows], np.int64)[self.row]
 
 
-def load_members(groups: Path, invocations: Sequence[Path], *, need_sampling: bool) -> tuple[Members, int]:
+def load_members(groups: Path, invocations: Sequence[Path], *, need_sampling: bool) -> tuple[Members, dict[str, int]]:
     """Read and join the two tables.
 
     Args:
@@ -94,8 +94,8 @@ def load_members(groups: Path, invocations: Sequence[Path], *, need_sampling: bo
         need_sampling: whether a row without usable sampling log-probabilities is an error.
 
     Returns:
-        The members, and how many were left out because their call returned no token (a prompt over the context
-        limit, an engine error): there is nothing to move a weight by.
+        The members, and how many were left out by reason: `no_completion`, their call returned no token (a prompt
+        over the context limit, an engine error); `zero_weight`, they would be in no sum.
 
     Raises:
         ContractError: for members whose invocation is missing or unusable, with their count and keys.
@@ -103,7 +103,8 @@ def load_members(groups: Path, invocations: Sequence[Path], *, need_sampling: bo
     import polars as pl
 
     key = ["rollout_id", "call_index"]
-    index = read_frame(groups, GROUPS).sort("example_id", "group_id", "member_index")
+    every = read_frame(groups, GROUPS).sort("example_id", "group_id", "member_index")
+    index = every.filter(pl.col("weight") > 0)
     wanted = index.select(key).unique()
     calls = read_frame(invocations, INVOCATIONS, columns=_TOKENS, validate=False).join(wanted, on=key, how="semi")
     missing = wanted.join(calls, on=key, how="anti").sort(key)
@@ -113,7 +114,9 @@ def load_members(groups: Path, invocations: Sequence[Path], *, need_sampling: bo
     calls = calls.join(silent.select(key), on=key, how="anti").sort(key)
     _check_calls(calls, need_sampling, groups)
     kept = index.join(calls.select(key).with_row_index("row"), on=key, how="inner", maintain_order="left")
-    return _members(kept, tuple(_row(call) for call in calls.iter_rows(named=True))), index.height - kept.height
+    left_out = {"zero_weight": every.height - index.height, "no_completion": index.height - kept.height}
+    rows = tuple(_row(call) for call in calls.iter_rows(named=True))
+    return _members(kept, rows), {reason: count for reason, count in left_out.items() if count}
 
 
 def _members(frame: pl.DataFrame, rows: tuple[Row, ...]) -> Members:

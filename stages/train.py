@@ -1,0 +1,183 @@
+"""The train stage: group members and the tokens of their invocations in, one LoRA adapter out.
+
+What it changes from GRPO as TRL has it: groups come ready-made from tables and nothing is generated; one optimizer
+step is all groups of whole examples; the policy that sampled the data corrects the advantages (rho) instead of being
+clipped against; shared prompts are computed once. The loss itself is TRL's: see `stages/training/trainer.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from schemas.canonical import canonical_json, seed_from
+from schemas.errors import DataError
+from schemas.execution import Execution
+from schemas.parquet import read_rows, write_table
+from schemas.policies import POLICIES, SHARED, policy_digest
+from schemas.recipe import Recipe
+from schemas.training import BATCH_PLAN
+from stages.contract import Inputs, Out
+from stages.training.members import Members, load_members
+from stages.training.plan import make_plan, plan_rows
+
+if TYPE_CHECKING:
+    from stages.engines.models import BaseModel
+    from stages.training.plan import PlannedStep
+
+NAME = "train"
+VERSION = 1
+
+
+def recipe_slice(recipe: Recipe) -> dict[str, Any]:
+    """What decides the adapter, beside the input artifacts."""
+    return {
+        "seed": recipe.seed,
+        "model": {"base": Path(recipe.model.base).name, "dtype": recipe.model.dtype},
+        "adapter": recipe.adapter.model_dump(mode="json"),
+        "train": recipe.train.model_dump(mode="json"),
+        "group": {"unit": recipe.group.unit},
+        "rollout": {"sampling": {"max_new_tokens": recipe.rollout.sampling.max_new_tokens}},
+    }
+
+
+def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[str, Any]:
+    """Write adapter/, optimizer.safetensors, optimizer.json, batch_plan.parquet, steps.parquet and policies.parquet.
+
+    Params: `iteration`. Artifacts: `base`, `rollout`, `group`, and `previous`, the last train artifact that has an
+    adapter. Where nothing is to be learned only policies.parquet is written, unchanged, and `trained` is false.
+
+    Raises:
+        RecipeError: for an objective or adapter that is not supported.
+        DataError: for members without usable tokens, or a previous adapter that does not fit.
+        StageError: for a loss that is not finite, or data too far from the policy.
+    """
+    from stages.training.objective import objective_of
+
+    objective = objective_of(recipe)
+    members = _members(inputs, recipe, out)
+    reason = _why_nothing(members, recipe)
+    if reason:
+        return _untrained(inputs, out, reason)
+    plan = _plan(inputs, recipe, members, out)
+    outcome = out.scratch / "outcome"
+    if not outcome.exists():
+        draft = out.scratch / "outcome.partial"
+        shutil.rmtree(draft, ignore_errors=True)
+        figures = _fit(inputs, recipe, execution, out, (objective, members, plan), draft)
+        _finish(inputs, draft, figures)
+        draft.rename(outcome)  # from here on a restart has only to move files
+    metrics: dict[str, Any] = json.loads((outcome / "metrics.json").read_text())
+    if not metrics["trained"]:
+        out.drop("batch_plan.parquet")
+        return _untrained(inputs, out, metrics["reason"])
+    for file in sorted(path for path in outcome.rglob("*") if path.is_file() and path.name != "metrics.json"):
+        out.commit_shard(file.relative_to(outcome).as_posix(), file)
+    return metrics
+
+
+def _members(inputs: Inputs, recipe: Recipe, out: Out) -> Members:
+    files = [inputs["rollout"].file("invocations.parquet")]
+    members, left_out = load_members(
+        inputs["group"].file("groups.parquet"), files, need_sampling=recipe.train.rho != "none"
+    )
+    for reason, count in left_out.items():
+        out.exclude(reason, count)
+    return members
+
+
+def _why_nothing(members: Members, recipe: Recipe) -> str | None:
+    if len(members) == 0:
+        return "no group has members to train on"
+    if recipe.train.beta == 0 and not members.advantage.any():
+        return "every advantage is 0 and train.beta is 0"
+    return None
+
+
+def _plan(inputs: Inputs, recipe: Recipe, members: Members, out: Out) -> list[PlannedStep]:
+    """The batch plan, on disk before training starts."""
+    plan = make_plan(
+        dict(zip(members.group.tolist(), members.example.tolist(), strict=True)),
+        seed=seed_from("train", recipe.seed, int(inputs.params["iteration"])),
+        epochs=recipe.train.epochs,
+        examples_per_step=recipe.train.examples_per_step,
+    )
+    if "batch_plan.parquet" not in out.committed():
+        draft = out.scratch / "batch_plan.parquet"
+        write_table(plan_rows(plan), draft, BATCH_PLAN)
+        out.commit_shard("batch_plan.parquet", draft)
+    return plan
+
+
+def _fit(
+    inputs: Inputs, recipe: Recipe, execution: Execution, out: Out, what: tuple[Any, Members, Any], draft: Path
+) -> dict[str, Any]:
+    from stages.training.fit import Job, fit, read_outcome
+    from stages.training.objective import check_steps
+
+    objective, members, plan = what
+    base = _base(inputs, recipe, execution)
+    previous = inputs.artifacts["previous"].path if "previous" in inputs.artifacts else None
+    done = 0 if previous is None else int(read_outcome(previous)["run_steps"])
+    check_steps(recipe.train, done + len(plan))
+    job = Job(recipe, execution, objective, base, previous, int(inputs.params["iteration"]), members, plan, done)
+    return fit(job, draft, out) | {"members": len(members), "groups": len(set(members.group.tolist()))}
+
+
+def _base(inputs: Inputs, recipe: Recipe, execution: Execution) -> BaseModel:
+    """The base model's folder, checked against the base artifact; the previous adapter is checked against it."""
+    from stages.engines.models import check_adapter, resolve_base
+
+    base = resolve_base(recipe.model.base, inputs.root, Path(execution.cache) if execution.cache else None)
+    expected = json.loads(inputs["base"].file("base.json").read_text())["base"]
+    if base.digest != expected:
+        raise DataError(
+            f"model.base '{recipe.model.base}' is {base.digest[:12]}, the base artifact is of {expected[:12]}: the "
+            "model's files have changed since the run began. Restore them, or start a new run."
+        )
+    if "previous" in inputs.artifacts:
+        check_adapter(inputs["previous"].file("adapter"), base)
+    return base
+
+
+def _finish(inputs: Inputs, draft: Path, figures: dict[str, Any]) -> None:
+    """Add the policy chain and the metrics to what was trained, where a weight moved."""
+    from stages.engines.models import adapter_digest
+
+    chain = _policies(inputs)
+    if not figures["steps"]:
+        metrics = {"trained": False, "reason": f"ended before the first step: {figures['ended_early']}"}
+    else:
+        adapters = {SHARED: adapter_digest(draft / "adapter")}
+        row = {
+            "policy": policy_digest(chain[0]["base"], adapters),
+            "base": chain[0]["base"],
+            "adapters": canonical_json(adapters),
+            "parent": chain[-1]["policy"],
+            "iteration": int(inputs.params["iteration"]) + 1,
+        }
+        if any(row["policy"] == before["policy"] for before in chain):
+            metrics = {"trained": False, "reason": "no weight moved"}
+        else:
+            metrics = {"trained": True, "policy": row["policy"], "parent": row["parent"], **figures}
+            write_table([*chain, row], draft / "policies.parquet", POLICIES)
+    (draft / "metrics.json").write_text(canonical_json(metrics))
+
+
+def _policies(inputs: Inputs) -> list[dict[str, Any]]:
+    """The policy chain so far, in order of iteration."""
+    holder = inputs.artifacts.get("previous", inputs["base"])
+    rows = read_rows(holder.file("policies.parquet"), POLICIES)
+    return sorted(rows, key=lambda row: row["iteration"])
+
+
+def _untrained(inputs: Inputs, out: Out, reason: str) -> dict[str, Any]:
+    """Carry the policy chain through, byte for byte."""
+    holder = inputs.artifacts.get("previous", inputs["base"])
+    if "policies.parquet" not in out.committed():
+        draft = out.scratch / "policies.parquet"
+        shutil.copyfile(holder.file("policies.parquet"), draft)
+        out.commit_shard("policies.parquet", draft)
+    return {"trained": False, "reason": reason, "policy": _policies(inputs)[-1]["policy"]}

@@ -1,0 +1,251 @@
+"""One training run: from loaded members to a folder with the adapter, its optimizer state and the steps taken.
+
+Read with `trainer.py`, which says what changes from GRPO/TRL. Here: the order of things, and resuming from the last
+checkpoint, to the bit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+
+from schemas.canonical import canonical_json, seed_from
+from schemas.execution import Execution
+from schemas.parquet import write_table
+from schemas.recipe import Recipe
+from schemas.training import STEPS
+from stages.contract import Out
+from stages.engines.models import BaseModel, load_model, load_tokenizer
+from stages.training import adapter, checkpoint, optimizer
+from stages.training.baselines import Baselines, load_baselines, save_baselines, score_all
+from stages.training.config import trl_config
+from stages.training.members import Members, check_vocabulary
+from stages.training.objective import Objective
+from stages.training.plan import PlannedStep, members_of
+from stages.training.scorer import Scorer, why_plain
+from stages.training.trainer import OfflineTrainer, make_batches
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+
+log = logging.getLogger(__name__)
+
+FIXED_BUDGET = 4096
+"""Tokens of a micro-batch where dropout makes micro-batches part of the result: the machine may not decide then."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one training run works on."""
+
+    recipe: Recipe
+    execution: Execution
+    objective: Objective
+    base: BaseModel
+    previous: Path | None
+    """The previous train artifact's folder."""
+    iteration: int
+    members: Members
+    plan: list[PlannedStep]
+    done_before: int
+    """Optimizer steps of the run before this stage."""
+
+
+def fit(job: Job, folder: Path, out: Out) -> dict[str, Any]:
+    """Train, and write into a new `folder`: adapter/, optimizer.safetensors, optimizer.json, steps.parquet.
+
+    Returns:
+        Metrics. With no step taken (ended early before the first update) the folder is empty.
+    """
+    folder.mkdir()
+    with _isolated(job.execution.threads):
+        return _fit(job, folder, out)
+
+
+def _fit(job: Job, folder: Path, out: Out) -> dict[str, Any]:
+    started = time.monotonic()
+    scorer, path = _scorer(job)
+    ready = time.monotonic()
+    baselines = _baselines(job, scorer, out)
+    scored = time.monotonic()
+    adam, schedule, rows = _resume(job, scorer.model, out)
+    taken = len(rows)
+    trainer = _trainer(job, scorer, baselines, (adam, schedule), rows, out)
+    if taken < len(job.plan):
+        trainer.train()
+    out.telemetry(
+        load_seconds=ready - started,
+        score_seconds=scored - ready,
+        train_seconds=time.monotonic() - scored,
+        train_row_tokens=sum(row["row_tokens"] for row in rows[taken:]),
+        train_forward_tokens=sum(row["forward_tokens"] for row in rows[taken:]),
+    )
+    if rows:
+        _write(job, scorer.model, adam, rows, folder)
+    return {"path": path, "ended_early": trainer.ended_early, **_summary(rows)}
+
+
+def _scorer(job: Job) -> tuple[Scorer, str]:
+    """The model with its adapter, on its device, and how it will be computed: `packed`, or `plain` and why."""
+    train, section = job.recipe.train, job.recipe.adapter
+    dtype = "float32" if train.precision == "float32" else job.recipe.model.dtype
+    model = load_model(job.base, dtype, _device(job.execution))
+    check_vocabulary(job.members.rows, model.get_input_embeddings().weight.shape[0])
+    model.requires_grad_(False)
+    reason = why_plain(model.config, section.dropout, train.prefix_sharing)
+    if reason:
+        log.info("prompts are computed row by row: %s", reason)
+    previous = None if job.previous is None else job.previous / "adapter"
+    peft = adapter.attach(model, section, job.recipe.seed, previous)
+    scorer = Scorer(peft, packed=reason is None, autocast=train.precision == "bfloat16")
+    return scorer, "packed" if reason is None else f"plain: {reason}"
+
+
+def _device(execution: Execution) -> str:
+    if execution.device != "auto":
+        return execution.device
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _budget(job: Job) -> int:
+    return FIXED_BUDGET if job.recipe.adapter.dropout > 0 else job.execution.train_tokens
+
+
+def _baselines(job: Job, scorer: Scorer, out: Out) -> Baselines:
+    """pi_0 and the reference, scored once: not at all where the forward pass of the only step gives them."""
+    train = job.recipe.train
+    need_old = len(job.plan) > 1 or job.recipe.adapter.dropout > 0
+    # A fresh adapter changes nothing yet, so that the base is pi_0; so is the previous adapter, by definition.
+    reference_is_old = train.beta != 0 and (job.previous is None or train.reference == "previous")
+    need_reference = train.beta != 0 and not reference_is_old
+    if not (need_old or need_reference):
+        return Baselines(None, None, reference_is_old)
+    kept = out.scratch / "baselines.safetensors"
+    if kept.exists():
+        return load_baselines(kept, job.members.rows, reference_is_old=reference_is_old)
+
+    def score(what: str) -> list[torch.Tensor]:
+        return score_all(scorer, job.members.rows, _budget(job), lambda done, all_: out.progress(done, all_, what))
+
+    old = score("rows scored") if need_old else None
+    reference = None
+    if need_reference:
+        with scorer.model.disable_adapter():
+            reference = score("rows scored by the reference")
+    baselines = Baselines(old, reference, reference_is_old)
+    save_baselines(baselines, kept)
+    return baselines
+
+
+def _resume(
+    job: Job, model: PeftModel, out: Out
+) -> tuple[torch.optim.AdamW, torch.optim.lr_scheduler.LambdaLR, list[dict[str, Any]]]:
+    """Optimizer, schedule and steps so far: of the last checkpoint, else of the previous iteration, else fresh."""
+    train = job.recipe.train
+    before = checkpoint.load(out.scratch)
+    taken = [] if before is None else before.steps
+    adam, schedule = optimizer.make_optimizer(model, train, job.done_before + len(taken))
+    if before is not None:
+        adapter.put(model, before.adapter, str(out.scratch))
+        optimizer.put_state(model, adam, before.optimizer, str(out.scratch))
+    elif job.previous is not None and train.optimizer_state == "continue":
+        file = job.previous / "optimizer.safetensors"
+        optimizer.put_state(model, adam, load_file(file), str(file))
+    return adam, schedule, taken
+
+
+def _trainer(
+    job: Job, scorer: Scorer, baselines: Baselines, optimizers: tuple[Any, Any], rows: list[dict[str, Any]], out: Out
+) -> OfflineTrainer:
+    """TRL's trainer for the steps that are left."""
+    from datasets import Dataset
+
+    steps = [(job.done_before + step.step, members_of(step, job.members)) for step in job.plan[len(rows) :]]
+    seed = seed_from("train", job.recipe.seed, job.iteration)
+    clock = [time.monotonic()]
+
+    def on_step(row: dict[str, Any]) -> None:
+        rows.append(dict(row))
+        if len(rows) < len(job.plan):
+            state = optimizer.take_state(scorer.model, optimizers[0])
+            checkpoint.save(out.scratch, checkpoint.Checkpoint(adapter.weights(scorer.model), state, rows))
+        seconds, clock[0] = time.monotonic() - clock[0], time.monotonic()
+        speed = row["row_tokens"] / max(seconds, 1e-9)
+        figures = {"loss": row["loss"], "reward": row["reward"], "tokens_per_second": speed}
+        out.progress(len(rows), len(job.plan), "steps", **figures)
+
+    args = trl_config(
+        job.objective,
+        job.recipe.train,
+        out.scratch / "trl",
+        steps=max(1, len(steps)),
+        seed=seed,
+        cpu=scorer.device.type == "cpu",
+    )
+    return OfflineTrainer(
+        scorer=scorer,
+        members=job.members,
+        batches=make_batches(job.members, steps, job.objective),
+        baselines=baselines,
+        objective=job.objective,
+        section=job.recipe.train,
+        budget=_budget(job),
+        seed=seed,
+        on_step=on_step,
+        args=args,
+        train_dataset=Dataset.from_dict({"prompt": [""]}),  # demanded, never read
+        processing_class=load_tokenizer(job.base),
+        optimizers=optimizers,
+    )
+
+
+def _write(job: Job, model: PeftModel, adam: Any, rows: list[dict[str, Any]], folder: Path) -> None:
+    (folder / "adapter").mkdir()
+    adapter.write(model, folder / "adapter", base_name=job.base.name, base_digest=job.base.digest)
+    save_file(optimizer.take_state(model, adam), folder / "optimizer.safetensors")
+    about = {"optimizer": "adamw", "run_steps": job.done_before + len(rows)}
+    (folder / "optimizer.json").write_text(canonical_json(about) + "\n")
+    write_table(rows, folder / "steps.parquet", STEPS)
+
+
+def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Means over the stage's steps for the manifest."""
+    summary: dict[str, Any] = {"steps": len(rows)}
+    for name in ("loss", "kl_old", "kl_ref", "entropy", "clip_share", "ess", "grad_norm"):
+        values = [row[name] for row in rows if row.get(name) is not None]
+        summary[name] = sum(values) / len(values) if values else None
+    for name in ("row_tokens", "forward_tokens", "completion_tokens"):
+        summary[name] = sum(row[name] for row in rows)
+    return summary
+
+
+@contextlib.contextmanager
+def _isolated(threads: int | None) -> Iterator[None]:
+    """Give back the process as it was: TRL seeds every global generator, and threads are a setting of the process."""
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state(), torch.get_num_threads()  # noqa: NPY002
+    if threads is not None:
+        torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])  # noqa: NPY002
+        torch.set_rng_state(before[2])
+        torch.set_num_threads(before[3])
+
+
+def read_outcome(folder: Path) -> dict[str, Any]:
+    """What `optimizer.json` of a train artifact says."""
+    about: dict[str, Any] = json.loads((folder / "optimizer.json").read_text())
+    return about
