@@ -42,7 +42,8 @@ def write_eight(source: Path, folder: Path) -> dict[str, int]:
     """Write the 8-intent examples; returns counts of rows kept and dropped."""
     train, test, counts = _read(source)
     train, test = ([row for row in rows if row["intent"] in EIGHT_INTENTS] for rows in (train, test))
-    pool = [row for row in train if row["text"] not in {demo["text"] for demo in demos(source)}]
+    shown = {demo["text"] for demo in demos(source)}
+    pool = [row for row in train if row["text"] not in shown]
     rows = _splits(pool, {name: EIGHT[name] for name in ("train", "dev")}) + _splits(test, {"test": EIGHT["test"]})
     return counts | {"qualifying in train file": len(pool), "qualifying in test file": len(test)} | _write(folder, rows)
 

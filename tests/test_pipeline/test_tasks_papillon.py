@@ -120,7 +120,7 @@ def judge() -> Iterator[Any]:
             """Keep quiet."""
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     state.args = {"url": f"http://127.0.0.1:{server.server_port}/v1", "model": "m"}
     yield state
