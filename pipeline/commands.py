@@ -50,7 +50,8 @@ def do_plan(options: argparse.Namespace) -> int:
 
 def do_stage(options: argparse.Namespace) -> int:
     """`mmgrpo stage NAME RECIPE --iteration I`."""
-    from pipeline.run import open_run, run_stage
+    from pipeline.run import open_run
+    from pipeline.single import run_stage
     from pipeline.walk import identify
 
     loaded, execution, folder = _resolve(options)
@@ -66,7 +67,8 @@ def do_evaluate(options: argparse.Namespace) -> int:
     """`mmgrpo evaluate --test RECIPE`."""
     from pipeline.outcome import score_line
     from pipeline.reporting.build import build_report
-    from pipeline.run import open_run, run_test
+    from pipeline.run import open_run
+    from pipeline.single import run_test
 
     loaded, execution, folder = _resolve(options)
     split = loaded.recipe.examples.test

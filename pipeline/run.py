@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pipeline import runfile
+from pipeline.choices import chosen, load_state
 from pipeline.jobs import Job, key_of
 from pipeline.locks import hold
 from pipeline.progress import Reporter
@@ -18,7 +19,7 @@ from pipeline.provenance import provenance
 from pipeline.recipes import LoadedRecipe
 from pipeline.runfile import RunFile
 from pipeline.store import Store, check_files
-from pipeline.walk import Policy, Setup, evaluation, identify, walk
+from pipeline.walk import identify, walk
 from schemas.errors import DataError, StageError
 from schemas.execution import Execution
 from schemas.recipe import Recipe
@@ -139,140 +140,6 @@ def run_all(runner: Runner, iterations: int, after: Callable[[Job], None]) -> st
         runfile.write_run(runner.folder, state)
         runner.state = state
     return ended
-
-
-def run_stage(runner: Runner, setup: Setup, stage: str, iteration: int) -> None:
-    """Make one stage of one iteration, with what the whole run shares. Everything else must be there already.
-
-    Raises:
-        DataError: when an earlier stage has not run; names the command that runs it.
-    """
-    jobs = walk(runner.recipe, setup, iteration + 1)
-    artifact: Artifact | None = None
-    hit = False
-    try:
-        while True:
-            job = jobs.send(artifact)
-            wanted = _is_wanted(job, stage, iteration)
-            hit = hit or wanted
-            if wanted or job.slot[0] == "setup":
-                artifact = runner.produce(job)
-            elif job.stage.NAME == "evaluate":
-                artifact = None  # nothing depends on a score
-            else:
-                artifact = _found(runner, job)
-            if job.slot == ("iterations", str(iteration), stage):
-                return
-    except StopIteration:
-        if not hit:
-            raise DataError(f"the run ends before iteration {iteration}: there is no {stage} stage to run") from None
-
-
-def run_test(runner: Runner, split: str) -> list[int]:
-    """Score the base and the newest policy on the held-out split; counts the opening. Returns the policies' indices.
-
-    Raises:
-        DataError: when no iteration has been trained yet.
-    """
-    if len(runner.state.policies) < 2:
-        raise DataError(f"{runner.folder}: nothing is trained yet. Run `mmgrpo run` first, then open the test split.")
-    shared: dict[str, Artifact | None] = {
-        name: runner.store.open(name, key) for name, key in runner.state.setup.items()
-    }
-    chain = _policies(runner, shared)
-    indices = sorted({0, len(chain) - 1})
-    before = runner.made
-    for index in indices:
-        runner.produce(evaluation(shared, chain[index], index, split))
-    if runner.made > before:
-        state = runner.state.model_copy(update={"tests_opened": runner.state.tests_opened + 1})
-        runfile.write_run(runner.folder, state)
-        runner.state = state
-    return indices
-
-
-def _policies(runner: Runner, shared: dict[str, Artifact | None]) -> list[Policy]:
-    """The policy chain of a run as run.json has it."""
-    chain = [Policy(runner.state.policies[0], shared["base"], None)]
-    for stages, digest in zip(runner.state.iterations, runner.state.policies[1:], strict=False):
-        train = runner.store.open("train", stages["train"])
-        chain.append(Policy(digest, train, train) if train.manifest.metrics["trained"] else chain[-1])
-    return chain
-
-
-def _is_wanted(job: Job, stage: str, iteration: int) -> bool:
-    if stage != job.stage.NAME:
-        return False
-    if stage == "evaluate":
-        return job.slot[2] == str(iteration + 1) or (iteration == 0 and job.slot[2] == "0")
-    return job.slot == ("iterations", str(iteration), stage) or job.slot[0] == "setup"
-
-
-def _found(runner: Runner, job: Job) -> Artifact:
-    key = key_of(job.payload(runner.recipe))
-    artifact = runner.store.find(job.stage.NAME, key)
-    if artifact is None:
-        command = f"mmgrpo stage {job.stage.NAME} RECIPE --iteration {job.slot[1]}"
-        raise DataError(f"{job.label} has not run for this recipe. Run it first: {command}")
-    runner.record(job, key, artifact)
-    return artifact
-
-
-def load_state(folder: Path, recipe: Recipe) -> RunFile:
-    """The run's state, or a new one for this recipe; the recipe in it is the one at hand."""
-    resolved = recipe.model_dump(mode="json")
-    if not (folder / runfile.NAME).exists():
-        return RunFile(name=recipe.name, recipe=resolved)
-    state = runfile.read_run(folder)
-    if state.name != recipe.name:
-        raise DataError(
-            f"{folder} holds the run of recipe '{state.name}', not '{recipe.name}'. Give another folder with --run-dir."
-        )
-    return state.model_copy(update={"recipe": resolved})
-
-
-def chosen(state: RunFile, job: Job, key: str, artifact: Artifact) -> RunFile:
-    """The run's state with the job's key in it. When that changes a key, everything behind it is taken out."""
-    place, name = job.slot[0], job.slot[-1]
-    if place == "evaluations":
-        scores = {**state.evaluations.get(job.slot[1], {}), job.params["policy"]: key}
-        return state.model_copy(update={"evaluations": {**state.evaluations, job.slot[1]: scores}})
-    if place == "setup":
-        if state.setup.get(name) != key:
-            state = state.model_copy(
-                update={"setup": {**state.setup, name: key}, "iterations": (), "policies": (), "evaluations": {}}
-            )
-        if name == "base" and not state.policies:
-            state = state.model_copy(update={"policies": (artifact.manifest.metrics["policy"],)})
-        return state
-    return _chosen_in_iteration(state, int(job.slot[1]), name, key, artifact)
-
-
-def _chosen_in_iteration(state: RunFile, index: int, name: str, key: str, artifact: Artifact) -> RunFile:
-    stages = dict(state.iterations[index]) if index < len(state.iterations) else {}
-    if stages.get(name) != key:
-        kept = {stage: stages[stage] for stage in _before(name) if stage in stages}
-        policies = state.policies[: index + 1]
-        evaluations = {
-            split: {policy: score for policy, score in scores.items() if policy in policies}
-            for split, scores in state.evaluations.items()
-        }
-        state = state.model_copy(
-            update={
-                "iterations": (*state.iterations[:index], {**kept, name: key}),
-                "policies": policies,
-                "evaluations": evaluations,
-            }
-        )
-    if name == "train" and len(state.policies) == index + 1:
-        policy = artifact.manifest.metrics["policy"] if artifact.manifest.metrics["trained"] else state.policies[-1]
-        state = state.model_copy(update={"policies": (*state.policies, policy)})
-    return state
-
-
-def _before(name: str) -> list[str]:
-    order = ["rollout", "group", "train"]
-    return order[: order.index(name)]
 
 
 def summary(artifact: Artifact) -> str:

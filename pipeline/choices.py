@@ -1,0 +1,69 @@
+"""What a run has chosen: how run.json changes when a job is done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipeline import runfile
+from pipeline.jobs import Job
+from pipeline.runfile import RunFile
+from schemas.errors import DataError
+from schemas.recipe import Recipe
+from stages.contract import Artifact
+
+
+def load_state(folder: Path, recipe: Recipe) -> RunFile:
+    """The run's state, or a new one for this recipe; the recipe in it is the one at hand."""
+    resolved = recipe.model_dump(mode="json")
+    if not (folder / runfile.NAME).exists():
+        return RunFile(name=recipe.name, recipe=resolved)
+    state = runfile.read_run(folder)
+    if state.name != recipe.name:
+        raise DataError(
+            f"{folder} holds the run of recipe '{state.name}', not '{recipe.name}'. Give another folder with --run-dir."
+        )
+    return state.model_copy(update={"recipe": resolved})
+
+
+def chosen(state: RunFile, job: Job, key: str, artifact: Artifact) -> RunFile:
+    """The run's state with the job's key in it. When that changes a key, everything behind it is taken out."""
+    place, name = job.slot[0], job.slot[-1]
+    if place == "evaluations":
+        scores = {**state.evaluations.get(job.slot[1], {}), job.params["policy"]: key}
+        return state.model_copy(update={"evaluations": {**state.evaluations, job.slot[1]: scores}})
+    if place == "setup":
+        if state.setup.get(name) != key:
+            state = state.model_copy(
+                update={"setup": {**state.setup, name: key}, "iterations": (), "policies": (), "evaluations": {}}
+            )
+        if name == "base" and not state.policies:
+            state = state.model_copy(update={"policies": (artifact.manifest.metrics["policy"],)})
+        return state
+    return _chosen_in_iteration(state, int(job.slot[1]), name, key, artifact)
+
+
+def _chosen_in_iteration(state: RunFile, index: int, name: str, key: str, artifact: Artifact) -> RunFile:
+    stages = dict(state.iterations[index]) if index < len(state.iterations) else {}
+    if stages.get(name) != key:
+        kept = {stage: stages[stage] for stage in _before(name) if stage in stages}
+        policies = state.policies[: index + 1]
+        evaluations = {
+            split: {policy: score for policy, score in scores.items() if policy in policies}
+            for split, scores in state.evaluations.items()
+        }
+        state = state.model_copy(
+            update={
+                "iterations": (*state.iterations[:index], {**kept, name: key}),
+                "policies": policies,
+                "evaluations": evaluations,
+            }
+        )
+    if name == "train" and len(state.policies) == index + 1:
+        policy = artifact.manifest.metrics["policy"] if artifact.manifest.metrics["trained"] else state.policies[-1]
+        state = state.model_copy(update={"policies": (*state.policies, policy)})
+    return state
+
+
+def _before(name: str) -> list[str]:
+    order = ["rollout", "group", "train"]
+    return order[: order.index(name)]
