@@ -11,6 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 EVERY_S = 10.0
 """Shortest time between two plain lines of one stage."""
+FORECAST_FROM = 0.05
+"""Share of a stage that must be done before a time left is worth showing."""
 
 
 class Reporter:
@@ -53,9 +55,9 @@ class Reporter:
         now = time.monotonic()
         if now - self._last >= EVERY_S:
             self._last = now
-            left = (now - self._began) / done * (total - done) if done else None
-            time_left = f" · {left:.0f} s left" if left is not None else ""
-            self.note(f"  {self._label}: {done}/{total} {unit}{f' · {text}' if text else ''}{time_left}")
+            left = (now - self._began) / done * (total - done) if done > FORECAST_FROM * total else None
+            parts = [f"{done}/{total} {unit}", *([text] if text else []), *([f"{left:.0f} s left"] if left else [])]
+            self.note(f"  {self._label}: {' · '.join(parts)}")
 
     def finish(self, text: str) -> None:
         """A stage ended; `text` says how."""

@@ -144,9 +144,14 @@ def run_all(runner: Runner, iterations: int, after: Callable[[Job], None]) -> st
 
 def summary(artifact: Artifact) -> str:
     """A finished artifact in a few words."""
-    shown = ("examples", "rollouts", "mean_reward", "groups", "members", "steps", "loss", "mean", "reason")
+    shown = ("examples", "rollouts", "groups", "members", "steps", "loss", "mean", "reason")
     metrics = artifact.manifest.metrics
     parts = [f"{name.replace('_', ' ')} {_number(metrics[name])}" for name in shown if metrics.get(name) is not None]
+    if "statuses" in metrics and metrics.get("mean_reward") is not None:
+        # A failed run has no reward: without their share, the mean reward would flatter.
+        parts.append(
+            f"{metrics['statuses'].get('ok', 0)} of them ok with mean reward {_number(metrics['mean_reward'])}"
+        )
     if metrics.get("modules_never_called"):
         parts.append(f"modules never called: {', '.join(metrics['modules_never_called'])}")
     return ", ".join(["done", *parts])
