@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,6 +25,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MmgrpoError as error:
         print(f"mmgrpo: {error}", file=sys.stderr)
         return error.exit_code
+    except Exception:  # noqa: BLE001 - the last resort: whole traceback, and the exit code of a failed stage
+        traceback.print_exc()
+        print("mmgrpo: a defect, in mmgrpo or in the program it runs. What was committed is kept.", file=sys.stderr)
+        return 4
     except KeyboardInterrupt:
         print("mmgrpo: interrupted; what was committed is kept, the same command goes on from there", file=sys.stderr)
         return 130
