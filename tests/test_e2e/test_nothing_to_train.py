@@ -11,7 +11,8 @@ from tests.test_e2e.kit import PROGRAM, RECIPE, artifact, mmgrpo, own_recipe, st
 GOOD_METRIC = "return sum(c.islower() for c in output) / len(output)"
 TWO = RECIPE + "[run]\niterations = 2\n"
 STOP = TWO + 'when_nothing_to_train = "stop"\n'
-FLAT = PROGRAM.replace(GOOD_METRIC, "return 0.5").replace("if not any(c.isalpha() for c in text)", "if False")
+# 0 is also what a completion cut at the limit gets, so every reward is the same.
+FLAT = PROGRAM.replace(GOOD_METRIC, "return 0.0").replace("if not any(c.isalpha() for c in text)", "if False")
 FAILING = PROGRAM.replace("if not any(c.isalpha() for c in text)", "if True")
 CRASHING = PROGRAM.replace('return call("write"', 'raise RuntimeError("no route"); return call("write"')
 
