@@ -61,19 +61,27 @@ SUMMARY = TableSpec(
     version=1,
     schema=pa.schema(
         [
-            column("module", pa.string()),
+            column("module", pa.string()),  # "*" stands for groups of trajectories
             column("invocation_index", pa.int32()),
             column("invocations", pa.int64()),  # rows of the invocations table, all attempts
             column("groups", pa.int64()),  # groups written
-            column("flat_groups", pa.int64()),  # formed and flat, written or not
-            column("small_groups", pa.int64()),
+            column("flat_groups", pa.int64()),  # flat ones, written or not
+            column("small_groups", pa.int64()),  # with fewer than min_group rollouts, not written
+            column("size_min", pa.int64(), null=True),  # members of a written group
+            column("size_max", pa.int64(), null=True),
             column("members", pa.int64()),
             column("copies_fill", pa.int64()),
             column("copies_select", pa.int64()),
-            column("reward_mean", pa.float64(), null=True),  # over the members written
+            column("attempts", pa.int64()),  # members that are failed earlier attempts
+            column("reward_mean", pa.float64(), null=True),  # over usable final attempts, before padding and selection
             column("reward_min", pa.float64(), null=True),
             column("reward_max", pa.float64(), null=True),
-            column("spread_mean", pa.float64(), null=True),  # mean over written groups of max - min
+            column(
+                "spread_mean", pa.float64(), null=True
+            ),  # mean of largest minus smallest reward, flat groups included
+            column("not_selected_share", pa.float64(), null=True),  # of candidates, copies of PadGroups included
+            column("advantage_before", pa.float64(), null=True),  # mean over candidates, by the baseline in use
+            column("advantage_after", pa.float64(), null=True),  # mean over those selected
             column("weighted_advantage", pa.float64()),  # sum over members of |weight * advantage|
             column("excluded", pa.string()),  # canonical JSON object: reason -> rows
         ]

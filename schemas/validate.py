@@ -81,7 +81,7 @@ def check_rows(table: pa.Table, spec: TableSpec, where: str) -> None:
 def _cast(column: pa.ChunkedArray, wanted: pa.DataType) -> tuple[pa.ChunkedArray, str | None]:
     if column.type == wanted:
         return column, None
-    if not _same_kind(column.type, wanted):
+    if not same_kind(column.type, wanted):
         return column, f"got {column.type}"
     try:
         return column.cast(wanted, safe=True), None
@@ -89,16 +89,16 @@ def _cast(column: pa.ChunkedArray, wanted: pa.DataType) -> tuple[pa.ChunkedArray
         return column, f"got {column.type}: {error}"
 
 
-def _same_kind(got: pa.DataType, wanted: pa.DataType) -> bool:
+def same_kind(got: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether a cast changes only the width or the encoding, never the meaning."""
     types = pa.types
     if types.is_null(got):
         return True
     if types.is_dictionary(got):
-        return _same_kind(got.value_type, wanted)
+        return same_kind(got.value_type, wanted)
     if types.is_list(wanted):
         is_list = types.is_list(got) or types.is_large_list(got) or types.is_fixed_size_list(got)
-        return is_list and _same_kind(got.value_type, wanted.value_type)
+        return is_list and same_kind(got.value_type, wanted.value_type)
     texts = (types.is_string, types.is_large_string, types.is_string_view)
     for kinds in (texts, (types.is_integer,), (types.is_floating,), (types.is_boolean,)):
         if any(kind(wanted) for kind in kinds):

@@ -2,8 +2,12 @@
 
 A group holds the invocations of one module at one position over the rollouts of one example; its advantages compare
 them with each other. The stage reads rollouts and invocations, writes the narrow group index (token ids stay in the
-invocations), every excluded row with its reason, and a summary. Equal inputs give equal bytes, whatever the order,
-the sharding or the number of threads.
+invocations), every excluded row with its reason, and a summary. Equal inputs give equal bytes, whatever the order and
+sharding of files, the size of ranges, or the number of threads.
+
+The rules stand with the code that keeps them, in the order of the job: `sources` (policies, staleness, caps),
+`rewards` (credit, failures, retries), `pad` (PadGroups), `select` (SelectKDiverseElements), `advantage`, `balance`
+(weights), `trajectory` (whole rollouts instead of invocations), `reasons` (why a row is in no group).
 """
 
 from __future__ import annotations
@@ -11,52 +15,44 @@ from __future__ import annotations
 from typing import Any
 
 from schemas.execution import Execution
-from schemas.groups import EXCLUDED, GROUPS, SUMMARY
-from schemas.parquet import write_table
+from schemas.parquet import read_frame
+from schemas.policies import POLICIES
 from schemas.recipe import Recipe
 from stages.contract import Inputs, Out
-from stages.grouping.job import group_chunk
-from stages.grouping.load import load_chunk
+from stages.grouping.files import input_files
+from stages.grouping.report import metrics
+from stages.grouping.rules import rules_of, slice_of
+from stages.grouping.sources import policy_ages
+from stages.grouping.tables import open_tables
+from stages.grouping.write import write_tables
 
 NAME = "group"
 VERSION = 1
 
 
 def recipe_slice(recipe: Recipe) -> dict[str, Any]:
-    """What of the recipe decides the groups: the group section, the seed, K's default and the balance."""
-    return {
-        "seed": recipe.seed,
-        "group": recipe.group.model_dump(mode="json"),
-        "k": recipe.group.k or recipe.rollout.rollouts,
-        "balance": recipe.train.balance,
-        "context": recipe.model.context,
-    }
+    """What of the recipe decides the groups: its group section, the seed, K, the balance and the context."""
+    return slice_of(recipe)
 
 
 def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[str, Any]:
     """Group one iteration's rollouts.
 
-    Reads `rollouts.parquet` and `invocations.parquet` of the artifact `rollout`; writes `groups.parquet`,
-    `excluded.parquet` and `summary.parquet`.
+    Reads the artifacts `rollout` (this iteration's own) and `rollout.NAME` (teachers, snapshots, older iterations),
+    and `policies.parquet` of the artifact `policies`. Writes `groups.parquet`, `excluded.parquet` and
+    `summary.parquet`.
 
     Returns:
         Metrics; `nothing_to_train` is true when no member with a nonzero advantage is left.
 
     Raises:
-        DataError: when the inputs break their contract.
+        RecipeError: when the recipe's rules contradict each other.
+        DataError: when the inputs break their contract; it names the file or the rows.
     """
-    rollout = inputs["rollout"]
-    chunk = load_chunk([rollout.file("rollouts.parquet")], [rollout.file("invocations.parquet")])
-    result = group_chunk(chunk, recipe)
-    for name, frame, spec in (
-        ("groups", result.groups, GROUPS),
-        ("excluded", result.excluded, EXCLUDED),
-        ("summary", result.summary, SUMMARY),
-    ):
-        path = out.scratch / f"{name}.parquet"
-        write_table(frame, path, spec)
-        out.commit_shard(path.name, path)
-    for reason, count in result.reasons.items():
+    rules = rules_of(recipe)
+    ages = policy_ages(read_frame(inputs["policies"].file("policies.parquet"), POLICIES))
+    tables = open_tables(input_files(inputs), rules)
+    totals = write_tables(tables, ages, rules, execution.group_rows, out)
+    for reason, count in totals.reasons().items():
         out.exclude(reason, count)
-    out.progress(chunk.calls.height, chunk.calls.height, "invocations")
-    return result.metrics
+    return metrics(totals)

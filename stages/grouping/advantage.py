@@ -1,50 +1,105 @@
 """Advantages of a group's members, from exact integer sums.
 
-With rewards in millionths and the group's smallest reward subtracted, n, the sum and the sum of squares are integers:
-mean and variance are then the same whatever order, thread or engine added them up.
+With rewards in millionths and the group's smallest subtracted, n, the sum and the sum of squares are integers: mean
+and variance are the same whatever order, thread or engine added them up. Only the last division is in floats.
+
+A member's advantage is (reward - baseline) / (scale + eps).
+
+- The baseline is the mean over the group's counted members: those selected, or all (`baseline_over`). Teachers'
+  members are compared with the student's mean. `leave_one_rollout_out` takes the mean over the other rollouts:
+  a rollout's copies and attempts leave together. Where nothing else is left, the group's mean.
+- The scale is the standard deviation over the counted members, teachers' included (`ddof`), or that of the module
+  over the whole table (`module_std`), or nothing (`none`: the advantage is the plain difference).
+- Earlier attempts are compared with the others, and count in neither.
+- A group whose counted rewards lie within `min_spread` is flat: its advantages are exactly 0.
+
+With `small_groups = "example_baseline"` a group below `min_group` takes mean and deviation over the rollouts of its
+example (what its module's calls in each are worth); where the example has too few rollouts it is left out like others.
+
+One module, one call, no selection, no copies: exactly the advantages of TRL's GRPO trainer (ddof 1, eps 1e-4).
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import polars as pl
 
-from schemas.recipe import GroupSection
-from stages.grouping.rewards import MICRO
+from stages.grouping.groups import Members
+from stages.grouping.rules import Rules
 
 
-def group_numbers(members: pl.DataFrame) -> pl.DataFrame:
-    """Members sorted by (example, module, position, rollout), with `group`, the dense number of their group."""
-    ordered = members.sort("e", "m", "p", "r", "copy", "attempt", "row")
-    return ordered.with_columns(group=pl.struct("e", "m", "p").rle_id())
+@dataclass(frozen=True)
+class ModuleMoments:
+    """Exact sums over a module's counted members in the whole table: number, rewards, squared rewards."""
+
+    n: int = 0
+    s1: int = 0
+    s2: int = 0
+
+    def __add__(self, other: ModuleMoments) -> ModuleMoments:
+        return ModuleMoments(self.n + other.n, self.s1 + other.s1, self.s2 + other.s2)
+
+    def std(self, ddof: int) -> float:
+        """Standard deviation in millionths; 0 for fewer than two members."""
+        if self.n < 2:
+            return 0.0
+        return math.sqrt(float(self.n * self.s2 - self.s1 * self.s1) / float(self.n * (self.n - ddof)))
 
 
-def moments(members: pl.DataFrame) -> pl.DataFrame:
-    """Per group, over the members that are in mean and std: `n`, `low`, `high`, `s1`, `s2`, and `std` sums.
+def module_moments(members: Members, kinds: int, modules: tuple[str, ...]) -> dict[str, ModuleMoments]:
+    """Moments of each module over the groups with a mean of their own.
 
-    `s1` and `s2` are the sums of (q - low) and its square, as integers.
+    Args:
+        members: with `sn`, `s1`, `s2`, `low` and `thin` in `groups`.
+        kinds: keys per module.
+        modules: names by rank.
     """
-    counted = members.lazy().filter(~pl.col("early"))
-    shifted = counted.with_columns(d=(pl.col("q") - pl.col("q").min().over("group")).cast(pl.Int128))
-    return (
-        shifted.group_by("group", maintain_order=True)
-        .agg(
-            n=pl.len().cast(pl.Int64),
-            low=pl.col("q").min(),
-            high=pl.col("q").max(),
-            s1=pl.col("d").sum(),
-            s2=(pl.col("d") * pl.col("d")).sum(),
-            rollouts=pl.col("r").n_unique(),
-        )
-        .collect()
+    wide = {name: pl.col(of).cast(pl.Int128) for name, of in (("n", "sn"), ("low", "low"), ("s1", "s1"), ("s2", "s2"))}
+    table = members.groups.filter(~pl.col("small"), ~pl.col("thin")).select(m=pl.col("kind") // kinds, **wide)
+    sums = table.group_by("m").agg(
+        pl.col("n").sum(),
+        s1=(pl.col("s1") + pl.col("n") * pl.col("low")).sum(),
+        s2=(pl.col("s2") + 2 * pl.col("s1") * pl.col("low") + pl.col("n") * pl.col("low") * pl.col("low")).sum(),
     )
+    return {modules[m]: ModuleMoments(n, s1, s2) for m, n, s1, s2 in sums.iter_rows()}
 
 
-def with_advantages(members: pl.DataFrame, stats: pl.DataFrame, group: GroupSection) -> pl.DataFrame:
-    """Members with `advantage`: (reward - mean) / (std + eps), exactly 0 where the group is flat."""
-    n, s1, s2 = (pl.col(name).cast(pl.Int128) for name in ("n", "s1", "s2"))
-    variance = (n * s2 - s1 * s1).cast(pl.Float64) / (pl.col("n") * (pl.col("n") - group.ddof)).cast(pl.Float64)
-    std = variance.sqrt() / MICRO
-    gap = (n * (pl.col("q") - pl.col("low")) - s1).cast(pl.Float64) / (pl.col("n") * MICRO).cast(pl.Float64)
-    flat = (pl.col("high") - pl.col("low")) <= round(group.min_spread * MICRO)
-    joined = members.join(stats, on="group", how="inner", maintain_order="left")
-    return joined.with_columns(advantage=pl.when(flat).then(0.0).otherwise(gap / (std + group.eps)), flat=flat)
+def std(n: pl.Expr, s1: pl.Expr, s2: pl.Expr, ddof: int) -> pl.Expr:
+    """Standard deviation in millionths from exact sums; 0 where n <= ddof."""
+    variance = (n * s2 - s1 * s1).cast(pl.Float64) / (n * (n - ddof)).cast(pl.Float64)
+    return pl.when(n > ddof).then(variance.sqrt()).otherwise(0.0)
+
+
+def advantages(members: Members, own: pl.Series, rules: Rules) -> pl.Series:
+    """The advantage of every row of `members`.
+
+    Args:
+        members: with `low`, `flat`, `scale` (in millionths, eps included; `none`: 1e6) and the baseline's sums `bn`,
+            `bs1` in `groups`.
+        own: how often each row counts in the baseline (0 for earlier attempts and teachers).
+        rules: the recipe's rules.
+    """
+    gid = members.rows.get_column("gid")
+    of = members.groups.select("bn", "bs1", "low", "flat", "scale")
+    frame = members.rows.select("gid", "r", "early", d=pl.col("q") - of.get_column("low").gather(gid), w=own)
+    n, s1 = of.get_column("bn").gather(gid), of.get_column("bs1").gather(gid)
+    frame = frame.with_columns(
+        n=n, s1=s1, scale=of.get_column("scale").gather(gid), flat=of.get_column("flat").gather(gid)
+    )
+    if rules.group.baseline == "leave_one_rollout_out":
+        frame = _without_own(frame)
+    gap = (pl.col("n") * pl.col("d") - pl.col("s1")).cast(pl.Float64) / pl.col("n").cast(pl.Float64)
+    return frame.select(pl.when(pl.col("flat")).then(0.0).otherwise(gap / pl.col("scale"))).to_series()
+
+
+def _without_own(frame: pl.DataFrame) -> pl.DataFrame:
+    """Take each rollout's own part out of `n` and `s1`, unless nothing else would be left."""
+    last = pl.col("early") & (pl.col("gid") == pl.col("gid").shift()) & (pl.col("r") == pl.col("r").shift())
+    w = pl.when(last).then(pl.col("w").shift()).otherwise("w")
+    d = pl.when(last).then(pl.col("d").shift()).otherwise("d")
+    own = frame.with_columns(own=w, own_d=d).with_columns(
+        own=pl.when(pl.col("own") < pl.col("n")).then("own").otherwise(0)
+    )
+    return own.with_columns(n=pl.col("n") - pl.col("own"), s1=pl.col("s1") - pl.col("own") * pl.col("own_d"))

@@ -1,197 +1,148 @@
-"""One chunk of whole examples, from loaded rows to the three tables."""
+"""One chunk of whole examples: from loaded rows to members with advantages, and an account of every row."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import polars as pl
 
-from schemas.canonical import canonical_json
-from schemas.groups import COPY_KINDS
-from schemas.recipe import Recipe
-from stages.grouping.advantage import group_numbers, moments, with_advantages
-from stages.grouping.hashing import fold, fold_strings, start
+from stages.grouping import trajectory
+from stages.grouping.advantage import ModuleMoments, advantages, module_moments, std
+from stages.grouping.balance import group_weights, token_weights
+from stages.grouping.baseline import baselines, example_baselines
+from stages.grouping.fates import fates
+from stages.grouping.groups import Members, arrange, spread
 from stages.grouping.load import Chunk
-from stages.grouping.pad import pad
-from stages.grouping.reasons import reason
-from stages.grouping.rewards import MICRO, judge
-from stages.grouping.select import max_variance
+from stages.grouping.pad import SELECT, pad
+from stages.grouping.rewards import MICRO, judge, score_rollouts
+from stages.grouping.rules import Rules
+from stages.grouping.select import select
+from stages.grouping.sources import check_policies, source_reasons
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """A chunk after selection.
+
+    Attributes:
+        chunk: what the codes of members mean (for trajectories, a chunk of one module `*`).
+        calls: judged calls with their reasons so far.
+        members: candidates; `groups` has every figure of the baseline but the module's deviation.
+        times: how often each candidate stands in its group.
+        counted: how often each counts in the baseline.
+    """
+
+    chunk: Chunk
+    calls: pl.DataFrame
+    members: Members
+    times: pl.Series
+    counted: pl.Series
+
+
+def select_members(chunk: Chunk, ages: pl.DataFrame, rules: Rules) -> Grouped:
+    """Rewards, exclusions, PadGroups, selection and the exact sums that advantages need.
+
+    Args:
+        chunk: whole examples.
+        ages: see `sources.policy_ages`.
+        rules: the recipe's rules.
+    """
+    check_policies(chunk.rollouts, ages, rules.group)
+    rollouts = source_reasons(score_rollouts(chunk.rollouts, rules.group), ages, rules.group)
+    calls, rollouts = judge(chunk, rollouts, rules)
+    if rules.trajectory:
+        chunk, rows, calls = trajectory.as_members(chunk, calls, rollouts, rules)
+    else:
+        rows, calls = pad(chunk, calls, rollouts, rules)
+    members = arrange(chunk, rows)
+    teacher = rollouts.get_column("teacher")
+    teacher_rows = teacher.gather(members.rows.get_column("r")) if teacher.any() else None
+    members = members.with_groups(spread(members, teacher_rows))
+    members = members.with_groups(members.groups.select(small=pl.col("rollouts") < rules.group.min_group))
+    times = select(chunk, members, rules)
+    members, counted = baselines(members, times, teacher_rows, rules)
+    if rules.group.small_groups == "example_baseline" and not rules.trajectory:
+        members, counted = example_baselines(chunk, rollouts, members, counted, rules)
+    return Grouped(chunk, calls, members, times, counted)
+
+
+def sums_by_module(grouped: Grouped) -> dict[str, ModuleMoments]:
+    """What this chunk adds to the deviation of each module over the whole table."""
+    chunk = grouped.chunk
+    return module_moments(grouped.members, len(chunk.keys), chunk.modules)
 
 
 @dataclass(frozen=True)
 class Result:
-    """The stage's tables for a chunk, and their figures."""
+    """What a chunk comes to.
 
+    Attributes:
+        chunk: as it was loaded: what the codes of calls mean.
+        grouped: the chunk after selection.
+        calls: every call with its final `reason`; null for the sources of members.
+        groups: every group formed, with `small`, `flat` and `out` (not written).
+        candidates: every candidate with its `advantage`, `weight` and `times`.
+        rows: one row per member written, in order: `row`, `r`, `q`, `early`, `copy`, `gid`, `advantage`, `weight`.
+    """
+
+    chunk: Chunk
+    grouped: Grouped
+    calls: pl.DataFrame
     groups: pl.DataFrame
-    excluded: pl.DataFrame
-    summary: pl.DataFrame
-    reasons: dict[str, int]
-    metrics: dict[str, Any]
+    candidates: pl.DataFrame
+    rows: pl.DataFrame
 
 
-def group_chunk(chunk: Chunk, recipe: Recipe) -> Result:
-    """Group a chunk: rewards, PadGroups, selection, advantages, weights, accounts."""
-    group, k = recipe.group, recipe.group.k or recipe.rollout.rollouts
-    calls = judge(chunk, group).with_row_index("row")
-    calls = calls.with_columns(chunk.rollouts.get_column("example").gather(calls.get_column("r")).alias("e"))
-    members, calls = pad(chunk, calls, group, recipe.seed)
-    members = group_numbers(members)
-    stats = moments(members)
-    fates = members.filter(pl.col("copy") == 0).select("row", "group")
-    small = pl.col("rollouts") < group.min_group
-    kept = stats.filter(~small)
-    members = members.join(kept.select("group"), on="group", how="semi")
-    members, left = max_variance(members, kept, k)
-    scored = with_advantages(members, moments(members), group)
-    written = scored.filter(~pl.col("flat")) if group.flat == "drop" else scored
-    written = written.sort("e", "m", "p", "r", "copy", "attempt", "row")
-    calls = _fates(calls, written, fates, stats.filter(small), left)
-    return _result(chunk, calls, written, scored, stats.filter(small))
+def finish(chunk: Chunk, grouped: Grouped, modules: dict[str, ModuleMoments], rules: Rules) -> Result:
+    """Advantages, weights, and the reason of every call that is in no group.
 
-
-def _fates(
-    calls: pl.DataFrame, written: pl.DataFrame, fates: pl.DataFrame, small: pl.DataFrame, left: pl.DataFrame
-) -> pl.DataFrame:
-    """Give every usable call that is no member's source the reason of its own place in its group."""
-    used = written.select("row").unique().with_columns(used=True)
-    out = left.filter(pl.col("copy") == 0).select("row", gone=True)
-    joined = (
-        calls.lazy()
-        .join(fates.lazy(), on="row", how="left")
-        .join(small.lazy().select("group", small=True), on="group", how="left")
-        .join(out.lazy(), on="row", how="left")
-        .join(used.lazy(), on="row", how="left")
-        .sort("row")
+    Args:
+        chunk: the chunk as it was loaded.
+        grouped: the same after selection.
+        modules: moments of each module over the whole table; `scale = "module_std"` alone needs them.
+        rules: the recipe's rules.
+    """
+    members = grouped.members.with_groups(_scales(grouped, modules, rules))
+    out = pl.col("small") | (pl.col("flat") & (rules.group.flat == "drop"))
+    weights = group_weights(members.groups, len(grouped.chunk.keys), rules.balance)
+    members = members.with_groups(members.groups.select(out=out).with_columns(weights))
+    gid = members.rows.get_column("gid")
+    candidates = members.rows.with_columns(
+        advantages(members, grouped.counted, rules).alias("advantage"),
+        members.groups.get_column("weight").gather(gid),
+        grouped.times.alias("times"),
     )
-    chosen = (
-        pl.when(pl.col("reason").is_not_null() | pl.col("used"))
-        .then(pl.col("reason"))
-        .when(pl.col("small") | (pl.col("early") & pl.col("group").is_null()))
-        .then(reason("small_group"))
-        .when("gone")
-        .then(reason("not_selected"))
-        .otherwise(reason("flat_group"))
-    )
-    return joined.with_columns(reason=chosen).collect()
+    gone = members.groups.get_column("out")
+    rows = _expand(candidates.filter(~gone.gather(gid)) if gone.any() else candidates)
+    calls = fates(grouped.calls, members, grouped.times, rows, by="r" if rules.trajectory else "row")
+    if rules.trajectory:
+        rows = trajectory.calls_of(rows, grouped.calls)
+        rows = rows.with_columns(token_weights(rows, rules.balance)).drop("tokens")
+    return Result(chunk, grouped, calls, members.groups, candidates, rows)
 
 
-def _result(
-    chunk: Chunk, calls: pl.DataFrame, written: pl.DataFrame, scored: pl.DataFrame, small: pl.DataFrame
-) -> Result:
-    groups = _groups(chunk, calls, written)
-    silent = chunk.rollouts.with_row_index("r").join(calls.select("r"), on="r", how="anti", maintain_order="left")
-    excluded = _excluded(chunk, calls, silent)
-    sources = written.get_column("row").n_unique()
-    assert sources + excluded.height == calls.height + silent.height, "rows in = distinct sources + excluded"
-    reasons = dict(excluded.group_by("reason").len().sort("reason").iter_rows())
-    flat = scored.filter("flat").select(pl.col("group").n_unique()).item()
-    formed = scored.select(pl.col("group").n_unique()).item()
-    metrics = {
-        "invocations": calls.height,
-        "rollouts": chunk.rollouts.height,
-        "groups": groups.get_column("group_id").n_unique(),
-        "members": groups.height,
-        "flat_groups": flat,
-        "flat_share": flat / formed if formed else 0.0,
-        "small_groups": small.height,
-        "nothing_to_train": not bool((groups.get_column("advantage") != 0).any()),
-        "reward": {
-            row["module"]: row["reward"]
-            for row in groups.group_by("module").agg(pl.col("reward").mean()).sort("module").iter_rows(named=True)
-        },
-    }
-    return Result(groups, excluded, _summary(chunk, calls, groups, scored), reasons, metrics)
+def _scales(grouped: Grouped, modules: dict[str, ModuleMoments], rules: Rules) -> pl.DataFrame:
+    """`scale` in millionths, with eps, and `flat`, per group."""
+    group = rules.group
+    groups, eps = grouped.members.groups, group.eps * MICRO
+    if group.scale == "none":
+        scale = pl.lit(float(MICRO))
+    elif group.scale == "module_std":
+        deviations = [modules.get(name, ModuleMoments()).std(group.ddof) for name in grouped.chunk.modules]
+        of = pl.Series(deviations, dtype=pl.Float64).gather(groups.get_column("kind") // len(grouped.chunk.keys))
+        scale = pl.lit(of) + eps
+    else:
+        scale = std(pl.col("sn"), pl.col("s1"), pl.col("s2"), group.ddof) + eps
+    flat = pl.col("range") <= round(group.min_spread * MICRO)
+    return groups.select(scale=scale, flat=(flat & ~pl.col("small")).fill_null(False))
 
 
-def _groups(chunk: Chunk, calls: pl.DataFrame, written: pl.DataFrame) -> pl.DataFrame:
-    rollouts = chunk.rollouts[written.get_column("r")]
-    names = pl.Series(chunk.modules, dtype=pl.String).gather(written.get_column("m"))
-    firsts = written.with_row_index("at").filter(pl.col("group").rle_id().is_first_distinct()).get_column("at")
-    ids = _group_ids(rollouts[firsts].get_column("example_id"), names.gather(firsts), written[firsts].get_column("p"))
-    number = written.get_column("group").rle_id()
-    source = calls[written.get_column("row")]
-    return pl.DataFrame(
-        {
-            "group_id": ids.gather(number),
-            "member_index": written.select(pl.int_range(pl.len(), dtype=pl.Int32).over("group")).to_series(),
-            "example_id": rollouts.get_column("example_id"),
-            "module": names,
-            "invocation_index": written.get_column("p"),
-            "rollout_id": rollouts.get_column("rollout_id"),
-            "call_index": source.get_column("call_index"),
-            "attempt": written.get_column("attempt"),
-            "copy_kind": pl.Series(COPY_KINDS).gather(written.get_column("copy")),
-            "source": rollouts.get_column("source"),
-            "policy": rollouts.get_column("policy"),
-            "reward": written.get_column("q") / MICRO,
-            "advantage": written.get_column("advantage"),
-            "weight": pl.repeat(1.0, written.height, eager=True),
-        }
-    )
-
-
-def _group_ids(examples: pl.Series, modules: pl.Series, positions: pl.Series) -> pl.Series:
-    """128-bit ids, 32 hex digits: hashes of (example_id, module, invocation_index)."""
-    lanes = []
-    for lane in (1, 2):
-        state = fold_strings(fold_strings(start(lane, len(examples)), examples), modules)
-        lanes.append(fold(state, positions.to_numpy()))
-    data = np.stack(lanes, axis=1).astype(">u8").tobytes().hex()
-    return pl.Series([data[at : at + 32] for at in range(0, len(data), 32)], dtype=pl.String)
-
-
-def _excluded(chunk: Chunk, calls: pl.DataFrame, silent: pl.DataFrame) -> pl.DataFrame:
-    out = calls.filter(pl.col("reason").is_not_null())
-    ids, names = chunk.rollouts.get_column("rollout_id"), pl.Series(chunk.modules, dtype=pl.String)
-    called = out.select(
-        "r",
-        "call_index",
-        names.gather(out.get_column("m")).alias("module"),
-        invocation_index="p",
-        attempt="attempt",
-        reason=pl.col("reason").cast(pl.String),
-    )
-    quiet = silent.select("r", reason=pl.lit("no_calls"))
-    rows = pl.concat([called, quiet], how="diagonal").sort("r", "call_index")
-    return rows.select(ids.gather(rows.get_column("r")).alias("rollout_id"), pl.exclude("r"))
-
-
-def _summary(chunk: Chunk, calls: pl.DataFrame, groups: pl.DataFrame, scored: pl.DataFrame) -> pl.DataFrame:
-    rows = []
-    places = calls.select("m", "p").unique().sort("m", "p")
-    for m, p in places.iter_rows():
-        here = (pl.col("m") == m) & (pl.col("p") == p)
-        mine = groups.filter((pl.col("module") == chunk.modules[m]) & (pl.col("invocation_index") == p))
-        spread = mine.group_by("group_id").agg(pl.col("reward").max() - pl.col("reward").min()).get_column("reward")
-        why = calls.filter(here & pl.col("reason").is_not_null()).group_by(pl.col("reason").cast(pl.String)).len()
-        kinds = mine.get_column("copy_kind")
-        rows.append(
-            {
-                "module": chunk.modules[m],
-                "invocation_index": p,
-                "invocations": calls.filter(here).height,
-                "groups": mine.get_column("group_id").n_unique(),
-                "flat_groups": scored.filter(here & pl.col("flat")).get_column("group").n_unique(),
-                "small_groups": 0,
-                "members": mine.height,
-                "copies_fill": int((kinds == "fill").sum()),
-                "copies_select": int((kinds == "select").sum()),
-                "reward_mean": mine.get_column("reward").mean(),
-                "reward_min": mine.get_column("reward").min(),
-                "reward_max": mine.get_column("reward").max(),
-                "spread_mean": spread.mean(),
-                "weighted_advantage": float((mine.get_column("weight") * mine.get_column("advantage")).abs().sum()),
-                "excluded": canonical_json(dict(why.iter_rows())),
-            }
-        )
-    return pl.DataFrame(rows, schema=_summary_schema())
-
-
-def _summary_schema() -> dict[str, pl.DataType]:
-    from schemas.groups import SUMMARY
-
-    empty = pl.from_arrow(SUMMARY.schema.empty_table())
-    assert isinstance(empty, pl.DataFrame)
-    return dict(empty.schema)
+def _expand(rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows as often as they stand in their group; all but the first of a row are `select` copies."""
+    times = rows.get_column("times")
+    if not (times == 1).all():
+        at = pl.Series(np.repeat(np.arange(rows.height, dtype=np.uint32), times.to_numpy()))
+        again = (at == at.shift()).fill_null(False)
+        rows = rows[at].with_columns(copy=pl.when(again).then(pl.lit(SELECT, dtype=pl.UInt8)).otherwise("copy"))
+    return rows.drop("times")

@@ -1,76 +1,147 @@
-"""From Parquet files to a chunk: the columns that grouping needs, strings replaced by integers."""
+"""From rows to a chunk: whole examples, strings replaced by integers, in one total order."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import polars as pl
 
 from schemas.errors import ContractError, Violation
-from schemas.parquet import read_frame
-from schemas.rollouts import INVOCATIONS, ROLLOUTS
+from schemas.rollouts import ROLLOUTS
+from schemas.validate import SAMPLES, check_rows
+from stages.grouping.hashing import fold, fold_strings, start
+from stages.grouping.rules import PATH, Rules
 
-ROLLOUT_COLUMNS = (
-    "example_id", "rollout_index", "rollout_id", "source", "policy", "reward", "reward_parts", "status",
-)  # fmt: skip
-CALL_COLUMNS = (
-    "rollout_id", "call_index", "module", "invocation_index", "attempt", "lm", "finish_reason", "parse_status",
-    "parsed_share", "trainable", "concurrent",
-)  # fmt: skip
+
+class UnknownRollout(ContractError):  # noqa: N818
+    """A call's rollout is not in the rollouts table."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Whole examples, ready for grouping.
+    """Whole examples, ready for grouping. `r` is a row of `rollouts`, `row` a row of `calls`.
 
     Attributes:
-        rollouts: sorted by (example_id, rollout_index, rollout_id), with `example`, a dense number of example_id.
-        calls: one row per LM call, sorted by (r, call_index); `r` is the row of its rollout, `m` its module's rank.
-        modules: module names, sorted; `m` counts into them.
+        rollouts: sorted by (example_id, rollout_index, rollout_id); beside the table's columns `e` (dense number of the
+            example), `first` (row of the example's first rollout) and `size` (the example's rollouts).
+        calls: sorted by (r, call_index); `row`, `r`, `m` (rank of the module), `key` (rank of the key columns' value),
+            and the columns of `tables._narrow`.
+        modules: module names, sorted.
+        keys: 64-bit hashes of the key columns' values, sorted; one entry where there are no key columns.
+        positions: one more than the largest invocation_index.
+        duplicates: rows dropped because an identical one is there.
     """
 
     rollouts: pl.DataFrame
     calls: pl.DataFrame
     modules: tuple[str, ...]
+    keys: tuple[int, ...]
+    positions: int
+    duplicates: int
+
+    @property
+    def lanes(self) -> int:
+        """Pairs of (module, key) in the chunk: a rollout's calls of one such pair are a *lane*."""
+        return len(self.modules) * len(self.keys)
 
 
-def load_rollouts(files: Sequence[Path]) -> pl.DataFrame:
-    """The rollouts of all files, in their total order, with the dense number `example`."""
-    frame = read_frame(files, ROLLOUTS, columns=ROLLOUT_COLUMNS)
-    frame = frame.sort("example_id", "rollout_index", "rollout_id")
-    return frame.with_columns(example=pl.col("example_id").rle_id())
+def build(rollouts: pl.DataFrame, calls: pl.DataFrame, rules: Rules, where: str) -> Chunk:
+    """Make a chunk of rows that were read.
 
-
-def load_chunk(rollout_files: Sequence[Path], call_files: Sequence[Path]) -> Chunk:
-    """Read everything as one chunk."""
-    rollouts = load_rollouts(rollout_files)
-    calls = read_frame(call_files, INVOCATIONS, columns=CALL_COLUMNS, validate=False)
-    missing = pl.concat(
-        [pl.scan_parquet(file).select(no_ids=pl.col("completion_ids").is_null()) for file in call_files]
-    ).collect()
-    calls = calls.hstack(missing)
+    Raises:
+        ContractError: when rollouts break their contract, two rows of one key differ, or a call has no rollout.
+    """
+    rollouts, dropped = _order_rollouts(rollouts, where)
+    calls = _number(calls, rollouts, where)
+    calls, repeated = _order_calls(calls, rollouts, where)
     modules = tuple(calls.get_column("module").unique().sort().to_list())
-    keys = rollouts.select("rollout_id", r=pl.int_range(pl.len(), dtype=pl.UInt32))
-    calls = calls.join(keys, on="rollout_id", how="left")
-    orphans = calls.filter(pl.col("r").is_null())
-    if orphans.height:
-        samples = tuple(f"rollout_id={value}" for value in orphans.get_column("rollout_id").head(3).to_list())
-        rule = Violation("rollout_id is in the rollouts table", orphans.height, samples)
-        raise ContractError("invocations", str(call_files[0]), [rule])
-    narrow = calls.select(
-        "r",
-        pl.col("module").cast(pl.Enum(list(modules))).to_physical().cast(pl.UInt32).alias("m"),
-        pl.col("invocation_index").alias("p"),
-        "attempt",
-        "call_index",
-        failed=pl.col("parse_status") == "failed",
-        share=pl.col("parsed_share").fill_null(0.0),
-        cut=pl.col("finish_reason").eq_missing("length"),
-        overflow=pl.col("finish_reason").eq_missing("context_overflow"),
-        no_ids=pl.col("no_ids"),
-        trainable=pl.col("trainable") & (pl.col("lm") == "student"),
-        concurrent=pl.col("concurrent"),
-    )
-    return Chunk(rollouts, narrow.sort("r", "call_index"), modules)
+    codes = calls.get_column("module").cast(pl.Enum(list(modules))).to_physical().cast(pl.UInt32)
+    calls = calls.with_columns(codes.alias("m")).with_row_index("row")
+    calls, keys = _rank_keys(calls, modules, rules)
+    top = calls.get_column("p").max()
+    assert top is None or isinstance(top, int)
+    return Chunk(rollouts, calls.drop("module"), modules, keys, 1 + (top or 0), dropped + repeated)
+
+
+def _order_rollouts(frame: pl.DataFrame, where: str) -> tuple[pl.DataFrame, int]:
+    height = frame.height
+    if frame.get_column("rollout_id").n_unique() < height:
+        frame = frame.unique()
+    check_rows(frame.to_arrow(), ROLLOUTS, where)
+    inside = pl.col("example_id") == pl.col("example_id").shift()
+    later = pl.col("rollout_index") > pl.col("rollout_index").shift()
+    ordered = (pl.col("example_id") > pl.col("example_id").shift()) | (inside & later)
+    if not frame.select(ordered.all()).item():
+        frame = frame.sort("example_id", "rollout_index", "rollout_id")
+    runs = frame.get_column("example_id").rle().struct.field("len").cast(pl.UInt32)
+    firsts = (runs.cum_sum() - runs).cast(pl.Int64)
+    frame = frame.with_columns(e=pl.col("example_id").rle_id())
+    e = frame.get_column("e")
+    return frame.with_columns(first=firsts.gather(e), size=runs.cast(pl.Int64).gather(e)), height - frame.height
+
+
+def _number(calls: pl.DataFrame, rollouts: pl.DataFrame, where: str) -> pl.DataFrame:
+    """Replace rollout_id by `r`. Runs of one id are looked up once; files of ours need no look-up at all."""
+    ids, known = calls.get_column("rollout_id"), rollouts.get_column("rollout_id")
+    runs = ids.rle().struct.field("value")
+    if runs.len() == known.len() and runs.equals(known):
+        return calls.with_columns(r=ids.rle_id()).drop("rollout_id")
+    index = rollouts.select("rollout_id", r=pl.int_range(pl.len(), dtype=pl.UInt32))
+    numbers = runs.to_frame("rollout_id").join(index, on="rollout_id", how="left", maintain_order="left")
+    lost = numbers.filter(pl.col("r").is_null())
+    if lost.height:
+        samples = tuple(f"rollout_id={value}" for value in lost.get_column("rollout_id").head(SAMPLES).to_list())
+        rule = Violation("rollout_id is in the rollouts table", lost.height, samples)
+        raise UnknownRollout("invocations", where, [rule])
+    return calls.with_columns(numbers.get_column("r").gather(ids.rle_id())).drop("rollout_id")
+
+
+def _order_calls(calls: pl.DataFrame, rollouts: pl.DataFrame, where: str) -> tuple[pl.DataFrame, int]:
+    place = pl.col("r").cast(pl.Int64) * 2**31 + pl.col("call_index")
+    calls = calls.with_columns(place=place)
+    if not calls.get_column("place").is_sorted():
+        calls = calls.sort("place", maintain_order=False)
+    again = calls.select(pl.col("place") == pl.col("place").shift()).to_series().fill_null(False)
+    if not again.any():
+        return calls.drop("place"), 0
+    kept = calls.unique(maintain_order=False).sort("place")
+    twice = kept.filter(pl.col("place") == pl.col("place").shift())
+    if twice.height:
+        ids = rollouts.get_column("rollout_id").gather(twice.get_column("r"))
+        pairs = zip(ids.to_list(), twice.get_column("call_index").to_list(), strict=True)
+        samples = tuple(f"rollout_id={name}, call_index={index}" for name, index in list(pairs)[:SAMPLES])
+        rule = Violation("rows of one (rollout_id, call_index) are identical", twice.height, samples)
+        raise ContractError("invocations", where, [rule])
+    return kept.drop("place"), calls.height - kept.height
+
+
+def _rank_keys(calls: pl.DataFrame, modules: tuple[str, ...], rules: Rules) -> tuple[pl.DataFrame, tuple[int, ...]]:
+    """Add `key`: the rank of the key columns' value, by hash. Ranks keep one order whatever the chunk."""
+    names = rules.group.key_columns
+    if not names:
+        return calls.with_columns(key=pl.lit(0, dtype=pl.UInt32)), (0,)
+    state = start(0, calls.height)
+    for name in names:
+        if name == PATH:
+            state = fold(state, _path(calls, modules).to_numpy())
+        else:
+            values = calls.get_column(f"key:{name}").cast(pl.String)
+            state = fold(fold_strings(state, values.fill_null("")), values.is_null().to_numpy())
+    hashes = pl.Series("key", state)
+    keys = hashes.unique().sort()
+    ranks = keys.search_sorted(hashes).cast(pl.UInt32)
+    return calls.drop([f"key:{n}" for n in names if n != PATH]).with_columns(ranks.alias("key")), tuple(keys.to_list())
+
+
+def _path(calls: pl.DataFrame, modules: tuple[str, ...]) -> pl.Series:
+    """Per call, a hash of the modules that its rollout called before the call's first attempt, in order.
+
+    The hash is a sum of terms of (module, rank), so that one running sum gives every prefix.
+    """
+    names = fold_strings(start(1, len(modules)), pl.Series(modules, dtype=pl.String))
+    frame = calls.select("r", "m", "p", fresh=pl.struct("r", "m", "p").is_first_distinct())
+    frame = frame.with_columns(rank=pl.col("fresh").cum_sum().over("r"))
+    hashes = fold(names[frame.get_column("m").to_numpy()], frame.get_column("rank").to_numpy())
+    frame = frame.with_columns(pl.Series("term", hashes)).with_columns(pl.col("term") * pl.col("fresh"))
+    before = pl.col("term").cum_sum().over("r") - pl.col("term")
+    return frame.with_columns(path=before).select(pl.col("path").first().over("r", "m", "p")).to_series()

@@ -33,3 +33,11 @@ def reason(name: str) -> pl.Expr:
     """The reason as a literal of the enum."""
     assert name in REASONS, name
     return pl.lit(name, dtype=Reason)
+
+
+def first_reason(rules: list[tuple[str, pl.Expr]]) -> pl.Expr:
+    """The first reason that applies, null when none does."""
+    chosen: pl.Expr = pl.lit(None, dtype=Reason)
+    for name, applies in reversed(rules):
+        chosen = pl.when(applies).then(reason(name)).otherwise(chosen)
+    return chosen

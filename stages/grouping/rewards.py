@@ -3,22 +3,38 @@
 mmGRPO (arXiv 2508.04660) gives every invocation of a rollout the rollout's one reward. Rewards are held as whole
 millionths from here on, so that no later result depends on the order of a sum.
 
+Credit. A module named in `credit` carries a mix instead: the sum of weight times value over `reward` (the program's)
+and named reward parts. Where a part is missing the module's calls are left out (`reward_missing`).
+
 Failures. A call whose final attempt did not parse carries a *format reward*, whatever became of its rollout:
 `format_failure_score` when no expected field was read, rising to `failure_score` with the share that was. Its
-siblings in a rollout that ended `parse_failed` follow `upstream_on_failure`. In a rollout that crashed otherwise every
-call carries `failure_score`. A rollout that ended ok without a reward is left out: nothing is invented for it.
+siblings in a rollout that ended `parse_failed` carry `failure_score`, or the format reward of the rollout's worst
+call (`upstream_on_failure = "format"`), or are left out (`exclude`: survivorship bias, counted). In a rollout that
+crashed otherwise every call carries `failure_score`. A completion cut by the length limit carries `failure_score` (its
+format reward if it did not parse either) or is masked out; its siblings keep the rollout's reward. A rollout that
+ended ok without a reward is left out: nothing is invented for it. A reward of 0 is a reward like any other.
+
+Retries. The final attempt of an invocation stands for it. Of the earlier ones the first that failed to parse joins the
+same group with its own format reward, outside mean and std; further ones are left out (`earlier_attempt`).
 """
 
 from __future__ import annotations
 
 import polars as pl
 
+from schemas.errors import ContractError, DataError, Violation
 from schemas.recipe import GroupSection
+from schemas.table import REWARD_BOUND
+from schemas.validate import SAMPLES
 from stages.grouping.load import Chunk
-from stages.grouping.reasons import Reason, reason
+from stages.grouping.reasons import first_reason
+from stages.grouping.rules import Rules
 
 MICRO = 1_000_000
 """Rewards are counted in millionths."""
+
+REWARD = "reward"
+"""The name of the program's reward in a credit mix."""
 
 
 def micro(value: pl.Expr | float) -> pl.Expr:
@@ -27,84 +43,149 @@ def micro(value: pl.Expr | float) -> pl.Expr:
     return (expression * MICRO).round().cast(pl.Int64)
 
 
-def judge(chunk: Chunk, group: GroupSection) -> pl.DataFrame:
-    """The chunk's calls with `q` (reward in millionths), `reason` (null: usable) and `final` (its last attempt).
+def score_rollouts(rollouts: pl.DataFrame, group: GroupSection) -> pl.DataFrame:
+    """Add `q` (the program's reward in millionths) and, per module of `credit`, `q:MODULE`; null where there is none.
+
+    Raises:
+        DataError: when no rollout has a part that credit names.
+        ContractError: when a mix leaves the bounds of a reward.
+    """
+    parts = sorted({name for mix in group.credit.values() for name in mix} - {REWARD})
+    frame = rollouts.with_columns(q=micro(pl.col("reward")))
+    if parts:
+        read = pl.col("reward_parts").str.json_decode(pl.Struct(dict.fromkeys(parts, pl.Float64)))
+        frame = frame.with_columns(read.struct.field(part).alias(f"part:{part}") for part in parts)
+    _check_parts(frame, parts)
+    for module, mix in group.credit.items():
+        mixed = sum(
+            (weight * pl.col(REWARD if name == REWARD else f"part:{name}") for name, weight in mix.items()), pl.lit(0.0)
+        )
+        _check_bounds(frame, module, mixed)
+        frame = frame.with_columns(micro(mixed).alias(f"q:{module}"))
+    return frame.drop([f"part:{part}" for part in parts])
+
+
+def _check_parts(frame: pl.DataFrame, parts: list[str]) -> None:
+    for part in parts:
+        if frame.height and frame.get_column(f"part:{part}").null_count() == frame.height:
+            seen = frame.get_column("reward_parts").drop_nulls().head(1).to_list()
+            raise DataError(
+                f"group.credit names the part '{part}', which no rollout's reward_parts hold; one has {seen}"
+            )
+
+
+def _check_bounds(frame: pl.DataFrame, module: str, mixed: pl.Expr) -> None:
+    wild = frame.filter(~(mixed.is_finite() & (mixed.abs() <= REWARD_BOUND)).fill_null(True))
+    if wild.height:
+        samples = tuple(f"rollout_id={name}" for name in wild.get_column("rollout_id").head(SAMPLES).to_list())
+        rule = f"the credit of '{module}' is finite and within [{-REWARD_BOUND:g}, {REWARD_BOUND:g}]"
+        raise ContractError("rollouts", "reward_parts", [Violation(rule, wild.height, samples)])
+
+
+def judge(chunk: Chunk, rollouts: pl.DataFrame, rules: Rules) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The chunk's calls with `q` (reward in millionths), `reason` (null: usable), `final` and `early`.
 
     Args:
         chunk: what was loaded.
-        group: the recipe's rules.
+        rollouts: its rollouts with `q` and `out` (see `score_rollouts` and `sources.source_reasons`).
+        rules: the recipe's rules.
 
     Returns:
-        The calls in their order; `q` may be null where `reason` is not.
+        (calls, rollouts). Calls are in their order; `final` marks the last attempt of an invocation and `early` its
+        first failed earlier one; `q` may be null where `reason` is not. Rollouts have `carried`, what a sound call of
+        theirs is worth, and `carried:MODULE` for the modules of `credit`.
     """
-    calls = _mark_attempts(chunk.calls)
-    of = chunk.rollouts.select("status", q0=micro(pl.col("reward")))
-    calls = calls.with_columns(
-        *(of.get_column(name).gather(calls.get_column("r")).alias(name) for name in ("status", "q0")),
-    )
-    calls = _format_share(calls)
-    return calls.with_columns(q=_reward(group), reason=_reason(group)).drop("q0", "status", "worst")
+    group = rules.group
+    calls = _mark_attempts(chunk)
+    rollouts = _carried(rollouts, calls, group)
+    r = calls.get_column("r")
+    calls = calls.with_columns(rollouts.get_column(name).gather(r) for name in ("carried", "out", "upstream"))
+    calls = calls.with_columns(_credit(chunk, rollouts, calls, group))
+    failure = micro(group.failure_score)
+    worth = pl.when("failed").then(format_reward(group, pl.col("share"))).when("cut").then(failure).otherwise("carried")
+    calls = calls.with_columns(q=worth, reason=_reason(rules)).drop("carried", "out", "upstream")
+    return calls, rollouts
 
 
-def _mark_attempts(calls: pl.DataFrame) -> pl.DataFrame:
-    """Add `final` (the last attempt of its invocation) and `early` (its first failed earlier attempt)."""
-    retried = calls.lazy().filter(pl.col("attempt") > 0).group_by("r", "m", "p").agg(last=pl.col("attempt").max())
-    joined = calls.lazy().join(retried, on=["r", "m", "p"], how="left", maintain_order="left")
-    marked = joined.with_columns(final=pl.col("last").is_null() | (pl.col("attempt") == pl.col("last"))).collect()
-    first = (
-        marked.lazy()
-        .filter(~pl.col("final") & pl.col("failed"))
-        .group_by("r", "m", "p")
-        .agg(first=pl.col("attempt").min())
-    )
-    joined = marked.lazy().join(first, on=["r", "m", "p"], how="left", maintain_order="left")
-    early = ~pl.col("final") & pl.col("attempt").eq_missing(pl.col("first"))
-    return joined.with_columns(early=early).drop("last", "first").collect()
-
-
-def _format_share(calls: pl.DataFrame) -> pl.DataFrame:
-    """Add `worst`: the smallest parsed share among the final attempts that failed in the call's rollout."""
-    worst = calls.lazy().filter("failed", "final").group_by("r").agg(worst=pl.col("share").min())
-    return calls.lazy().join(worst, on="r", how="left", maintain_order="left").collect()
-
-
-def _format_reward(group: GroupSection, share: pl.Expr) -> pl.Expr:
+def format_reward(group: GroupSection, share: pl.Expr) -> pl.Expr:
+    """The reward of a completion of whose expected fields `share` was parsed."""
     low, high = group.format_failure_score, group.failure_score
     return micro(low + share * (high - low))
 
 
-def _reward(group: GroupSection) -> pl.Expr:
+def _mark_attempts(chunk: Chunk) -> pl.DataFrame:
+    """Add `final` and `early`, and drop repeated (rollout, module, invocation_index, attempt) as `duplicate`."""
+    calls = chunk.calls
+    size = chunk.positions * len(chunk.modules)
+    calls = calls.with_columns(place=pl.col("r").cast(pl.Int64) * size + pl.col("m") * chunk.positions + pl.col("p"))
+    top = calls.get_column("attempt").max() or 0
+    assert isinstance(top, int)
+    tries = calls.select(pl.col("place") * (top + 1) + pl.col("attempt")).to_series()
+    again = pl.lit(False)
+    if tries.n_unique() < calls.height:
+        calls = calls.with_columns(again=~tries.is_first_distinct())
+        again = pl.col("again")
+    if top == 0:
+        return calls.select(pl.exclude("place", "again"), final=~again, early=pl.lit(False), again=again)
+    real = calls.lazy().filter(~again)
+    last = real.filter(pl.col("attempt") > 0).group_by("place").agg(last=pl.col("attempt").max())
+    marked = calls.lazy().join(last, on="place", how="left", maintain_order="left")
+    marked = marked.with_columns(again=again, final=~again & (pl.col("attempt") == pl.col("last").fill_null(0)))
+    marked = marked.collect().lazy()
+    first = real.join(last, on="place").filter("failed", pl.col("attempt") < pl.col("last"))
+    first = first.group_by("place").agg(first=pl.col("attempt").min())
+    joined = marked.join(first, on="place", how="left", maintain_order="left")
+    early = ~pl.col("again") & ~pl.col("final") & (pl.col("attempt") == pl.col("first")).fill_null(False)
+    return joined.with_columns(early=early).drop("place", "last", "first").collect()
+
+
+def _carried(rollouts: pl.DataFrame, calls: pl.DataFrame, group: GroupSection) -> pl.DataFrame:
+    """Add to rollouts `carried` (what a sound call of them is worth) and `upstream` (its siblings are left out)."""
     failure = micro(group.failure_score)
-    upstream = failure
+    sibling = failure
     if group.upstream_on_failure == "format":
-        upstream = _format_reward(group, pl.col("worst").fill_null(0.0))
-    return (
-        pl.when("failed")
-        .then(_format_reward(group, pl.col("share")))
-        .when("cut")
-        .then(failure)
-        .when(pl.col("status") == "ok")
-        .then(pl.col("q0"))
-        .when(pl.col("status") == "parse_failed")
-        .then(upstream)
-        .otherwise(failure)
+        worst = calls.lazy().filter("failed", "final").group_by("r").agg(worst=pl.col("share").min()).collect()
+        rollouts = rollouts.with_row_index("r").join(worst, on="r", how="left", maintain_order="left").drop("r")
+        sibling = format_reward(group, pl.col("worst").fill_null(0.0))
+    parse_failed = pl.col("status") == "parse_failed"
+    names = ["q", *(f"q:{module}" for module in group.credit)]
+    carried = [
+        pl.when(pl.col("status") == "ok").then(pl.col(name)).when(parse_failed).then(sibling).otherwise(failure)
+        .alias(name.replace("q", "carried", 1))
+        for name in names
+    ]  # fmt: skip
+    return rollouts.with_columns(*carried, upstream=parse_failed & (group.upstream_on_failure == "exclude"))
+
+
+def _credit(chunk: Chunk, rollouts: pl.DataFrame, calls: pl.DataFrame, group: GroupSection) -> pl.Expr:
+    """`carried` with the mix of the modules that credit names."""
+    worth: pl.Expr = pl.col("carried")
+    for module in group.credit:
+        if module in chunk.modules:
+            mixed = rollouts.get_column(f"carried:{module}").gather(calls.get_column("r"))
+            worth = pl.when(pl.col("m") == chunk.modules.index(module)).then(mixed).otherwise(worth)
+    return worth.alias("carried")
+
+
+def _reason(rules: Rules) -> pl.Expr:
+    """Why a call is left out, before any group is formed."""
+    group, length_counts = rules.group, pl.col("cut") & (rules.group.truncated == "mask")
+    own = first_reason(
+        [
+            ("duplicate", pl.col("again")),
+            ("not_trainable", ~pl.col("trainable")),
+        ]
     )
-
-
-def _reason(group: GroupSection) -> pl.Expr:
-    status_ok = pl.col("status") == "ok"
-    upstream = (pl.col("status") == "parse_failed") & ~pl.col("failed")
-    rules: list[tuple[str, pl.Expr]] = [
-        ("not_trainable", ~pl.col("trainable")),
-        ("reward_missing", status_ok & pl.col("q0").is_null()),
-        ("context_overflow", pl.col("overflow")),
-        ("no_completion", pl.col("no_ids")),
-        ("concurrent", pl.col("concurrent") & (not group.admit_concurrent)),
-        ("truncated", pl.col("cut") & (group.truncated == "mask")),
-        ("earlier_attempt", ~pl.col("final") & ~pl.col("early")),
-        ("upstream_of_failure", upstream & (group.upstream_on_failure == "exclude")),
-    ]
-    chosen = pl.lit(None, dtype=Reason)
-    for name, applies in reversed(rules):
-        chosen = pl.when(applies).then(reason(name)).otherwise(chosen)
-    return chosen
+    later = first_reason(
+        [
+            ("reward_missing", pl.col("carried").is_null()),
+            ("context_overflow", pl.col("overflow")),
+            ("no_completion", pl.col("no_ids")),
+            ("over_long", pl.col("long")),
+            ("concurrent", pl.col("concurrent") & (not (group.admit_concurrent or rules.trajectory))),
+            ("truncated", length_counts),
+            ("earlier_attempt", ~pl.col("final") & ~pl.col("early")),
+            ("upstream_of_failure", pl.col("upstream") & ~pl.col("failed")),
+        ]
+    )
+    return pl.coalesce(own, pl.col("out"), later)

@@ -1,116 +1,127 @@
-"""SelectKDiverseElements (mmGRPO, arXiv 2508.04660): exactly K members of greatest reward variance.
+"""SelectKDiverseElements (mmGRPO, arXiv 2508.04660): which members of a group are kept, and how often.
 
-For n > K the best K of n sorted rewards are the j lowest and the K - j highest, for some j: variance is convex in each
-element, so moving a chosen element outwards never lowers it. For n < K every member is kept once and every extra
-copy, by the same convexity, is of the smallest or the largest reward. Both searches are exact, in integers.
+`max_variance` keeps exactly K members of greatest reward variance. For n > K the best K of n sorted rewards are the j
+lowest and the K - j highest, for some j: variance is convex in each element, so moving a chosen one outwards never
+lowers it. For n < K every member is kept once and each extra copy is, by the same convexity, of the smallest or the
+largest reward. Both searches are exact, in integers. Ties: the set with the fewest copies made by PadGroups, then the
+one with more high rewards, then within equal rewards originals before copies and lower rollouts before higher.
+
+`even` keeps evenly spaced sorted rewards, both ends included (the lower median for K = 1), `random` a seeded draw
+(n < K: every member once, the rest drawn with replacement), `all` everything.
+
+Earlier attempts and groups below `min_group` take no part: the former ride along, the latter stay as they are.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
-from stages.grouping.pad import SELECT
+from stages.grouping.groups import Members
+from stages.grouping.hashing import fold, fold_strings, start
+from stages.grouping.load import Chunk
+from stages.grouping.outermost import keep_outermost
+from stages.grouping.rules import Rules
+from stages.grouping.runs import runs_of
 
 
-def max_variance(members: pl.DataFrame, stats: pl.DataFrame, k: int) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Choose K of each group's counted members (earlier attempts ride along).
+def select(chunk: Chunk, members: Members, rules: Rules) -> pl.Series:
+    """How often each row of `members` stands in its group: 0 left out, 1 kept, more with extra copies.
 
     Args:
-        members: all members with their `group`.
-        stats: `moments` of the groups.
-        k: members wanted.
-
-    Returns:
-        (selected, left): members in and out of the selection.
+        chunk: names for seeded draws.
+        members: with `n`, `low`, `high`, `total` and `small` in `groups`.
+        rules: the recipe's rules.
     """
-    small = stats.filter(pl.col("n") < k)
-    large = stats.filter(pl.col("n") > k)
-    added = _extra_copies(members, small, k)
-    left = _outermost(members, large, k)
-    kept = members.join(left.select("group", "row", "copy"), on=["group", "row", "copy"], how="anti")
-    return pl.concat([kept, added]), left
+    times = np.ones(members.rows.height, dtype=np.int64)
+    mode, k = rules.group.select, rules.k
+    groups = members.groups.filter(~pl.col("small"), pl.col("n") > 0)
+    if mode != "all":
+        for wanted, change in (
+            (groups.filter(pl.col("n") < k), {"max_variance": extremes, "even": even, "random": repeated}[mode]),
+            (groups.filter(pl.col("n") > k), {"max_variance": keep_outermost, "even": even, "random": drawn}[mode]),
+        ):
+            if wanted.height:
+                rows = _counted(members, wanted)
+                at, count = change(chunk, rows, rules)
+                times[at] = count
+    return pl.Series("times", times)
 
 
-def _extra_copies(members: pl.DataFrame, small: pl.DataFrame, k: int) -> pl.DataFrame:
-    """K - n copies of the smallest and the largest reward, as many of each as make the variance largest.
+def _counted(members: Members, groups: pl.DataFrame) -> pl.DataFrame:
+    """Counted rows of some groups, as `at` (their row), beside their group's columns; in the members' order."""
+    rows = members.rows.with_row_index("at").filter(~pl.col("early"))
+    return rows.join(groups, on="gid", how="inner", maintain_order="left")
 
-    With M the range and T the sum of (q - low), adding b copies of the largest changes K^2 times the variance by
-    M[(K - 2b + 1)M - 2T] at the b-th: the best b is the last at which that is not negative. Ties go to the largest.
-    Copies go round the members of that reward: originals before fill copies, then in order of rollout.
+
+def extremes(chunk: Chunk, rows: pl.DataFrame, rules: Rules) -> tuple[np.ndarray, np.ndarray]:
+    """Fewer than K: K - n copies of the smallest and the largest reward, as many of each as make the variance largest.
+
+    With M the range and T the sum of (q - low), the b-th copy of the largest changes K^2 times the variance by
+    M[(K - 2b + 1)M - 2T]: the best b is the last at which that is not negative (ties go to the largest reward). The
+    copies go round the members of that reward, originals alone where there are any, in order of rollout.
     """
-    spread = pl.col("high") - pl.col("low")
-    best = ((k + 1) * spread - 2 * pl.col("s1")).floordiv(2 * pl.when(spread == 0).then(1).otherwise(spread))
-    plan = small.select(
-        "group",
-        "low",
-        "high",
-        extra=k - pl.col("n"),
-        top=best.clip(0, k - pl.col("n")).cast(pl.Int64),
-    )
-    counted = members.filter(~pl.col("early")).join(plan, on="group", how="inner", maintain_order="left")
-    ends = pl.concat(
-        [
-            counted.filter(pl.col("q") == pl.col("low")).with_columns(times=pl.col("extra") - pl.col("top"), end=0),
-            counted.filter(pl.col("q") == pl.col("high")).with_columns(times=pl.col("top"), end=1),
-        ]
-    )
-    pool = ends.filter(pl.col("copy") == pl.col("copy").min().over("group", "end"))
-    pool = pool.with_columns(
-        i=pl.int_range(pl.len()).over("group", "end", order_by=["r"]), size=pl.len().over("group", "end")
-    )
-    turns = (pl.col("times") - pl.col("i") + pl.col("size") - 1).floordiv(pl.col("size").cast(pl.Int64)).clip(0)
-    pool = pool.with_columns(turns=turns).filter(pl.col("turns") > 0)
-    rows = pool.select(pl.int_range(pl.len()).repeat_by(pl.col("turns")).explode()).to_series()
-    return pool[rows].with_columns(copy=pl.lit(SELECT, dtype=pl.UInt8)).select(members.columns)
+    runs = runs_of(rows.get_column("gid"))
+    heads = rows[runs.starts].select("n", "low", "high", "total")
+    span, shifted = pl.col("high") - pl.col("low"), pl.col("total") - pl.col("n") * pl.col("low")
+    extra = rules.k - pl.col("n")
+    best = ((rules.k + 1) * span - 2 * shifted).floordiv(2 * span).clip(0, extra)
+    top = pl.when(span == 0).then(extra).otherwise(best)
+    wanted = {"high": heads.select(top).to_series(), "low": heads.select(extra - top).to_series()}
+    times = np.ones(rows.height, dtype=np.int64)
+    original = (rows.get_column("copy") == 0).to_numpy()
+    for end, count in wanted.items():
+        at_end = (rows.get_column("q") == rows.get_column(end)).to_numpy()
+        none = runs.sum(at_end & original) == 0
+        pool = at_end & (original | none[runs.of])
+        size = runs.sum(pool)[runs.of]
+        turns = (count.to_numpy()[runs.of] - runs.rank(pool) + size - 1) // size
+        times += np.where(pool, np.maximum(turns, 0), 0)
+    return rows.get_column("at").to_numpy(), times
 
 
-def _outermost(members: pl.DataFrame, large: pl.DataFrame, k: int) -> pl.DataFrame:
-    """The members of groups with n > K that the best j lowest and K - j highest leave out."""
-    counted = members.lazy().filter(~pl.col("early"))
-    ranked = (
-        counted.join(large.lazy().select("group", "n", "low"), on="group", how="inner")
-        .sort("group", "q", "copy", "r")
-        .with_row_index("at")
-        .with_columns(
-            first=pl.col("at").first().over("group"),
-            block=pl.col("at").first().over("group", "q"),
-            width=pl.len().over("group", "q"),
-            d=(pl.col("q") - pl.col("low")).cast(pl.Int128),
-        )
-        .with_columns(
-            i=pl.col("at") - pl.col("first"), c1=pl.col("d").cum_sum(), c2=(pl.col("d") * pl.col("d")).cum_sum()
-        )
-        .collect()
-    )
-    cuts = _best_cut(ranked, k)
-    below = pl.col("block") - pl.col("first")
-    above = pl.col("n") - below - pl.col("width")
-    low = (pl.col("j") - below.cast(pl.Int64)).clip(0, pl.col("width"))
-    high = (k - pl.col("j") - above.cast(pl.Int64)).clip(0, pl.col("width"))
-    ranked = ranked.join(cuts, on="group", how="inner", maintain_order="left")
-    return ranked.filter((pl.col("at") - pl.col("block")).cast(pl.Int64) >= low + high).select(members.columns)
+def even(chunk: Chunk, rows: pl.DataFrame, rules: Rules) -> tuple[np.ndarray, np.ndarray]:
+    """K evenly spaced places of the n sorted rewards: the t-th is round(t (n - 1) / (K - 1)), halves upwards."""
+    k = rules.k
+    rows = rows.sort("gid", "q", "copy", "at")
+    runs = runs_of(rows.get_column("gid"))
+    sizes, starts = runs.sizes, runs.starts
+    if k == 1:
+        places = ((sizes - 1) // 2)[:, None]
+    else:
+        places = (2 * np.arange(k) * (sizes[:, None] - 1) + k - 1) // (2 * (k - 1))
+    times = np.bincount((starts[:, None] + places).ravel(), minlength=rows.height)
+    return rows.get_column("at").to_numpy(), times
 
 
-def _best_cut(ranked: pl.DataFrame, k: int) -> pl.DataFrame:
-    """Per group the smallest j whose j lowest and K - j highest have the largest variance."""
-    sums = ranked.select("c1", "c2", e1=pl.col("c1") - pl.col("d"), e2=pl.col("c2") - pl.col("d") * pl.col("d"))
-    starts = ranked.filter(pl.col("i") <= k)
-    end = starts.get_column("first") + starts.get_column("n") - 1
-    tail = end - k + starts.get_column("i")
-    at = starts.get_column("at"), starts.get_column("first")
-    parts = {
-        f"{name}{power}": sums.get_column(f"{kind}{power}").gather(rows)
-        for power in (1, 2)
-        for name, kind, rows in (("below", "e", at[0]), ("from", "e", at[1]), ("all", "c", end), ("upto", "c", tail))
-    }
-    t1, t2 = (
-        pl.col(f"below{power}") - pl.col(f"from{power}") + pl.col(f"all{power}") - pl.col(f"upto{power}")
-        for power in (1, 2)
+def drawn(chunk: Chunk, rows: pl.DataFrame, rules: Rules) -> tuple[np.ndarray, np.ndarray]:
+    """More than K: the K members of smallest hash of (seed, rollout, module, position)."""
+    names = fold_strings(start(1, len(chunk.modules)), pl.Series(chunk.modules, dtype=pl.String))
+    state = start(rules.seed, rows.height)
+    state = fold_strings(state, chunk.rollouts.get_column("rollout_id").gather(rows.get_column("r")))
+    state = fold(fold(state, names[(rows.get_column("kind") // len(chunk.keys)).to_numpy()]), rows.get_column("p"))
+    ranked = rows.select("at", "gid").with_columns(pl.Series("draw", state)).sort("gid", "draw", "at")
+    kept = ranked.select("at", times=(pl.int_range(pl.len()).over("gid") < rules.k).cast(pl.Int64))
+    return kept.get_column("at").to_numpy(), kept.get_column("times").to_numpy()
+
+
+def repeated(chunk: Chunk, rows: pl.DataFrame, rules: Rules) -> tuple[np.ndarray, np.ndarray]:
+    """Fewer than K: every member once, and K - n draws by (seed, example, module, key, position, number)."""
+    names = fold_strings(start(2, len(chunk.modules)), pl.Series(chunk.modules, dtype=pl.String))
+    runs = runs_of(rows.get_column("gid"))
+    sizes, starts = runs.sizes, runs.starts
+    heads = rows[starts]
+    kind = heads.get_column("kind").to_numpy()
+    state = fold_strings(
+        start(rules.seed, len(heads)), chunk.rollouts.get_column("example_id").gather(heads.get_column("r"))
     )
-    best = starts.select("group", j=pl.col("i").cast(pl.Int64)).with_columns(**parts)
-    best = best.with_columns(value=t2 * pl.lit(k, dtype=pl.Int128) - t1 * t1)
-    return (
-        best.filter(pl.col("value") == pl.col("value").max().over("group"))
-        .group_by("group", maintain_order=True)
-        .agg(pl.col("j").min())
+    state = fold(
+        fold(state, names[kind // len(chunk.keys)]), np.array(chunk.keys, dtype=np.uint64)[kind % len(chunk.keys)]
     )
+    state = fold(state, heads.get_column("p").to_numpy())
+    extra = rules.k - sizes
+    group = np.repeat(np.arange(len(sizes)), extra)
+    turn = np.arange(len(group)) - np.repeat(np.cumsum(extra) - extra, extra)
+    picked = fold(state[group], turn) % sizes[group].astype(np.uint64)
+    places = starts[group] + picked.astype(np.int64)
+    return rows.get_column("at").to_numpy(), 1 + np.bincount(places, minlength=rows.height)

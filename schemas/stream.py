@@ -1,0 +1,137 @@
+"""Writing a table piece by piece, in bounded memory, with the bytes that its rows alone decide.
+
+Pieces may be of any size and may hold text as Arrow dictionaries (from integer codes, text is never built). Rows are
+regrouped into row groups of a fixed size, and each text column gets one dictionary per row group, in order of first
+appearance: the file does not depend on how its rows were cut into pieces.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from schemas.parquet import NAME_KEY, ROW_GROUP, VERSION_KEY
+from schemas.table import TableSpec
+from schemas.validate import check_columns, check_rows
+
+
+class TableWriter:
+    """Writes one Parquet file of one table; every row group passes the table's contract.
+
+    Keys are compared within a row group only: a stream cannot hold all keys, and its writer makes them unique.
+    """
+
+    def __init__(self, path: Path, spec: TableSpec) -> None:
+        self._spec, self._path = spec, path
+        fields = [field.with_type(_stored(field.type)) for field in spec.schema]
+        metadata = {NAME_KEY: spec.name.encode(), VERSION_KEY: str(spec.version).encode()}
+        self._schema = pa.schema(fields, metadata=metadata)
+        self._writer = pq.ParquetWriter(path, self._schema, compression="zstd", compression_level=3, store_schema=False)
+        self._waiting: list[pa.Table] = []
+        self._rows = 0
+        self.rows = 0
+        """Rows written so far, those waiting for a full row group left out."""
+
+    def write(self, piece: pa.Table) -> None:
+        """Add rows.
+
+        Raises:
+            ContractError: with every broken rule, its count and three sample keys.
+        """
+        self._waiting.append(piece)
+        self._rows += piece.num_rows
+        while self._rows >= ROW_GROUP:
+            self._flush(ROW_GROUP)
+
+    def _flush(self, rows: int) -> None:
+        waiting = pa.concat_tables(self._waiting)
+        table = _compact(waiting.slice(0, rows), self._schema)
+        _check(table, self._spec, str(self._path))
+        self._writer.write_table(table, row_group_size=ROW_GROUP)
+        rest = waiting.slice(rows)
+        self._waiting, self._rows = ([rest] if rest.num_rows else []), rest.num_rows
+        self.rows += rows
+
+    def close(self) -> int:
+        """Write what waits and the footer; returns the number of rows of the file."""
+        if self._rows:
+            self._flush(self._rows)
+        self._writer.close()
+        return self.rows
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._writer.close()
+
+
+def _stored(kind: pa.DataType) -> pa.DataType:
+    return pa.dictionary(pa.int32(), pa.string()) if pa.types.is_string(kind) else kind
+
+
+def _compact(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table with every text column as one dictionary, in order of first appearance, unused entries dropped."""
+    columns = []
+    for field in schema:
+        column = table.column(field.name)
+        if pa.types.is_dictionary(field.type):
+            columns.append(_first_seen(column))
+        else:
+            columns.append(column.combine_chunks().cast(field.type))
+    return pa.table(columns, schema=schema)
+
+
+def _first_seen(column: pa.ChunkedArray) -> pa.DictionaryArray:
+    if not pa.types.is_dictionary(column.type):
+        whole = column.cast(pa.string()).combine_chunks()
+        return whole.dictionary_encode()
+    whole = column.unify_dictionaries().combine_chunks()
+    seen = whole.indices.dictionary_encode()
+    values = whole.dictionary.take(seen.dictionary).cast(pa.string())
+    return pa.DictionaryArray.from_arrays(seen.indices, values)
+
+
+def _check(table: pa.Table, spec: TableSpec, where: str) -> None:
+    """`check_rows`, first on dictionaries and codes alone; in full, for its message, only when something is wrong."""
+    nulls = any(table.column(field.name).null_count for field in spec.schema if not field.nullable)
+    if nulls or _repeats(table, spec) or any(_broken(table, spec)):
+        plain = table.cast(pa.schema([field.with_nullable(True) for field in spec.schema]))
+        check_rows(check_columns(plain, spec, where), spec, where)
+
+
+def _repeats(table: pa.Table, spec: TableSpec) -> bool:
+    codes = [_codes(table.column(name)) for name in spec.key]
+    frame = pl.DataFrame({str(index): values for index, values in enumerate(codes)})
+    return frame.n_unique() < frame.height
+
+
+def _codes(column: pa.ChunkedArray) -> pl.Series:
+    whole = column.combine_chunks()
+    values = pl.from_arrow(whole.indices if pa.types.is_dictionary(whole.type) else whole)
+    assert isinstance(values, pl.Series)
+    return values
+
+
+def _broken(table: pa.Table, spec: TableSpec) -> list[bool]:
+    found = []
+    for rule in spec.rules:
+        columns = {}
+        for name in rule.columns:
+            whole = table.column(name).combine_chunks()
+            alone = len(rule.columns) == 1 and pa.types.is_dictionary(whole.type)
+            columns[name] = whole.dictionary if alone else whole
+        frame = pl.from_arrow(pa.table(columns))
+        assert isinstance(frame, pl.DataFrame)
+        found.append(bool(frame.select(rule.broken().fill_null(False).any()).item()))
+    return found

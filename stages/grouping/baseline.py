@@ -1,0 +1,103 @@
+"""What advantages are measured against: exact sums for baseline and scale, per group."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from stages.grouping.groups import Members, moments
+from stages.grouping.load import Chunk
+from stages.grouping.rules import Rules
+
+
+def baselines(members: Members, times: pl.Series, teacher: pl.Series | None, rules: Rules) -> tuple[Members, pl.Series]:
+    """Add the sums that advantages need to groups.
+
+    Args:
+        members: with `low`, `high` in `groups`.
+        times: how often each row stands in its group.
+        teacher: per row whether a teacher made it; None where no teacher took part.
+        rules: the recipe's rules.
+
+    Returns:
+        (members, counted). `groups` has gained `sn`, `s1`, `s2` (the scale's sums over all counted members), `bn`,
+        `bs1` (the baseline's, over the student's; where none was selected, over all of the student's) and `range` of
+        the counted rewards. `counted` says how often each row is in its group's baseline.
+    """
+    real = members.rows.select(~pl.col("early")).to_series().cast(pl.Int64)
+    weight = real if rules.group.baseline_over == "all" else real * times
+    scale = moments(members, weight, rules.k)
+    found, counted = scale.with_columns(bn="n", bs1="s1"), weight
+    if teacher is not None:
+        student = (~teacher).cast(pl.Int64)
+        counted = weight * student
+        own, every = (moments(members, each, rules.k) for each in (counted, real * student))
+        none = own.get_column("n") == 0
+        found = scale.with_columns(
+            bn=own.get_column("n").zip_with(~none, every.get_column("n")),
+            bs1=own.get_column("s1").zip_with(~none, every.get_column("s1")),
+        )
+    found = found.rename({"n": "sn"}).with_columns(_ranges(members, weight, rules), thin=pl.lit(False))
+    return members.with_groups(found), counted
+
+
+def _ranges(members: Members, weight: pl.Series, rules: Rules) -> pl.Series:
+    """Largest minus smallest counted reward. Only `random` and K = 1 can leave a group's extremes out."""
+    if rules.group.baseline_over == "all" or (rules.group.select != "random" and rules.k > 1):
+        return members.groups.select(range=pl.col("high") - pl.col("low")).to_series()
+    kept = members.rows.select("gid", q="q", w=weight).with_columns(q=pl.when(pl.col("w") > 0).then("q"))
+    found = kept.lazy().group_by("gid", maintain_order=True).agg(range=pl.col("q").max() - pl.col("q").min())
+    return found.collect().get_column("range")
+
+
+def example_baselines(
+    chunk: Chunk, rollouts: pl.DataFrame, members: Members, counted: pl.Series, rules: Rules
+) -> tuple[Members, pl.Series]:
+    """Give small groups the mean and deviation of their example's rollouts, where there are `min_group` of those.
+
+    A rollout counts with what a sound call of the group's module is worth in it. Teachers and rollouts that are left
+    out as a whole do not count. The member's own rollout does, also with `leave_one_rollout_out`.
+    """
+    if not chunk.modules:
+        return members, counted
+    live = rollouts.filter(pl.col("out").is_null(), ~pl.col("teacher"))
+    tables = [
+        _example_sums(live, f"carried:{module}" if module in rules.group.credit else "carried", code)
+        for code, module in enumerate(chunk.modules)
+    ]
+    groups = members.groups.with_columns(m=(pl.col("kind") // len(chunk.keys)).cast(pl.Int64))
+    joined = groups.join(pl.concat(tables), on=["e", "m"], how="left", maintain_order="left")
+    thin = (pl.col("small") & (pl.col("n") > 0) & (pl.col("example_n") >= rules.group.min_group)).fill_null(False)
+    shift = pl.col("example_n") * (pl.col("example_low") - pl.col("low"))
+    values = {
+        "sn": pl.col("example_n"),
+        "s1": pl.col("example_s1"),
+        "s2": pl.col("example_s2"),
+        "bn": pl.col("example_n"),
+        "bs1": pl.col("example_s1") + shift.cast(pl.Int128),
+        "range": pl.col("example_high") - pl.col("example_low"),
+    }
+    found = joined.select(
+        *(pl.when(thin).then(value).otherwise(pl.col(name)).alias(name) for name, value in values.items()),
+        small=pl.col("small") & ~thin,
+        thin=thin,
+    )
+    inside = found.get_column("thin").gather(members.rows.get_column("gid"))
+    return members.with_groups(found), counted * (~inside).cast(pl.Int64)
+
+
+def _example_sums(live: pl.DataFrame, column: str, module: int) -> pl.DataFrame:
+    """Per example: number, least, greatest, and exact sums over (value - least) of its rollouts' values."""
+    low = pl.col(column).min()
+    d = (pl.col(column) - low).cast(pl.Int128)
+    return (
+        live.filter(pl.col(column).is_not_null())
+        .group_by("e")
+        .agg(
+            example_n=pl.len().cast(pl.Int64),
+            example_low=low,
+            example_high=pl.col(column).max(),
+            example_s1=d.sum(),
+            example_s2=(d * d).sum(),
+        )
+        .with_columns(m=pl.lit(module, dtype=pl.Int64))
+    )

@@ -1,0 +1,110 @@
+"""Chunks of whole examples in order of example_id, in bounded memory.
+
+Small inputs are one chunk. Larger ones are walked side by side where both tables stand in the order in which the
+rollout stage writes them; otherwise they are first sorted into ranges on disk (see `spool`). The result is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+
+from stages.grouping.load import Chunk, UnknownRollout, build
+from stages.grouping.rules import Rules
+from stages.grouping.spool import spool
+from stages.grouping.tables import Tables, explain
+
+BLOCK = 1 << 17
+"""Rows are read in multiples of this, the row groups of our own files."""
+
+
+class UnorderedError(Exception):
+    """The tables cannot be walked side by side."""
+
+
+def whole(tables: Tables, rules: Rules) -> Iterator[Chunk]:
+    """Everything as one chunk."""
+    yield build(read(tables.rollouts, tables, rules), read(tables.calls, tables, rules), rules, tables.where)
+
+
+def side_by_side(tables: Tables, rules: Rules, rows: int) -> Iterator[Chunk]:
+    """Chunks of about `rows` invocations, while both tables keep one order of examples.
+
+    Raises:
+        UnorderedError: as soon as they do not. Chunks given so far are then not to be used.
+    """
+    if not tables.ordered:
+        raise UnorderedError
+    step = max(BLOCK, rows // BLOCK * BLOCK)
+    share = tables.rollout_rows / max(1, tables.rows)
+    rollouts, calls = read(tables.rollouts.limit(0), tables, rules), read(tables.calls.limit(0), tables, rules)
+    at_rollout = at_call = 0
+    while at_call < tables.rows or at_rollout < tables.rollout_rows:
+        more = read(tables.calls.slice(at_call, step), tables, rules)
+        at_call += more.height
+        calls = pl.concat([calls, more])
+        last = at_call >= tables.rows
+        while at_rollout < tables.rollout_rows and (last or not _reached(rollouts, calls)):
+            want = tables.rollout_rows - at_rollout if last else max(BLOCK // 8, round(more.height * share))
+            found = read(tables.rollouts.slice(at_rollout, want), tables, rules)
+            at_rollout += found.height
+            rollouts = pl.concat([rollouts, found])
+        if not rollouts.get_column("example_id").is_sorted():
+            raise UnorderedError
+        cut, calls_cut = (rollouts.height, calls.height) if last else _whole_examples(rollouts, calls)
+        if cut or last:
+            yield _build(rollouts[:cut], calls[:calls_cut], rules, tables.where)
+            rollouts, calls = rollouts[cut:], calls[calls_cut:]
+
+
+def _reached(rollouts: pl.DataFrame, calls: pl.DataFrame) -> bool:
+    """Whether the last call's rollout has been read."""
+    return bool((rollouts.get_column("rollout_id") == calls.get_column("rollout_id").last()).any())
+
+
+def _whole_examples(rollouts: pl.DataFrame, calls: pl.DataFrame) -> tuple[int, int]:
+    """How many rollouts and calls belong to examples that surely are complete: those before the last call's."""
+    ids = rollouts.get_column("rollout_id")
+    of_last = (ids == calls.get_column("rollout_id").last()).arg_max()
+    if not _reached(rollouts, calls) or of_last is None:
+        raise UnorderedError
+    example = rollouts.get_column("example_id")[of_last]
+    cut = int(rollouts.get_column("example_id").search_sorted(example, side="left"))
+    open_calls = calls.get_column("rollout_id").is_in(ids[cut:].implode())
+    first = open_calls.arg_max()
+    assert first is not None
+    if not open_calls[first:].all():
+        raise UnorderedError
+    return cut, first
+
+
+def _build(rollouts: pl.DataFrame, calls: pl.DataFrame, rules: Rules, where: str) -> Chunk:
+    try:
+        return build(rollouts, calls, rules, where)
+    except UnknownRollout:
+        raise UnorderedError from None
+
+
+def spooled(tables: Tables, rules: Rules, rows: int, folder: Path) -> Iterator[Chunk]:
+    """Chunks of about `rows` invocations of tables in any order, by way of files in `folder`."""
+    for rollouts, calls in spool(tables, rows, folder, lambda frame: read(frame, tables, rules)):
+        yield build(rollouts, calls, rules, tables.where)
+
+
+def read(frame: pl.LazyFrame, tables: Tables, rules: Rules) -> pl.DataFrame:
+    """Collect a scan and check what can be checked row by row.
+
+    Raises:
+        DataError: naming the file and the rows.
+    """
+    try:
+        found = frame.collect()
+    except pl.exceptions.PolarsError as error:
+        raise explain(tables, error, rules) from error
+    if "sound" in found.columns:
+        if not found.get_column("sound").all():
+            raise explain(tables, None, rules)
+        found = found.drop("sound")
+    return found

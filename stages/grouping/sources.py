@@ -1,0 +1,85 @@
+"""Where rollouts come from: behaviour policies, their age, and how much of an example a source may supply."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from schemas.errors import DataError
+from schemas.recipe import GroupSection
+from schemas.validate import SAMPLES
+from stages.grouping.reasons import first_reason, reason
+
+STUDENT, TEACHER = "student", "teacher"
+
+
+def kind(source: pl.Expr) -> pl.Expr:
+    """`student`, `teacher` or `ingest`: what stands before the colon of a source."""
+    return source.str.split_exact(":", 1).struct.field("field_0")
+
+
+def policy_ages(policies: pl.DataFrame) -> pl.DataFrame:
+    """(policy, age): how many policies of the run are newer. The order is that of their first iteration."""
+    ordered = policies.sort("iteration", "policy", descending=True)
+    return ordered.select("policy", age=pl.int_range(pl.len()))
+
+
+def check_policies(rollouts: pl.DataFrame, ages: pl.DataFrame, group: GroupSection) -> None:
+    """Refuse rollouts whose behaviour policy is unknown, unless the recipe admits them.
+
+    A null policy means that nobody knows what sampled the data; its importance ratio would be 1 by construction, and
+    the result no mmGRPO. A student's policy that is not of this run has no age, so no staleness limit could hold.
+
+    Raises:
+        DataError: naming rollouts.
+    """
+    if group.unknown_policy == "admit":
+        return
+    foreign = pl.col("policy").is_not_null() & ~pl.col("policy").is_in(ages.get_column("policy").implode())
+    for broken, what in (
+        (pl.col("policy").is_null(), "have no behaviour policy"),
+        (foreign & (pl.col("source") == STUDENT), "were sampled by a student policy that is not of this run"),
+    ):
+        rows = rollouts.filter(broken)
+        if rows.height:
+            names = ", ".join(f"rollout_id={name}" for name in rows.get_column("rollout_id").head(SAMPLES).to_list())
+            raise DataError(
+                f"{rows.height} rollouts {what}, for example {names}. Leave them out, or set "
+                "group.unknown_policy = 'admit' to train on them as advantage-weighted likelihood."
+            )
+
+
+def source_reasons(rollouts: pl.DataFrame, ages: pl.DataFrame, group: GroupSection) -> pl.DataFrame:
+    """Add `out` (`stale`, `reward_missing`, `source_cap` or null) and `teacher` to rollouts.
+
+    A capped source (a whole source such as `teacher:big`, or a kind such as `teacher`) keeps its first m rollouts of
+    an example, m being the largest number with m <= cap * (m + u), where u counts the example's rollouts of sources
+    without a cap. Ages apply to policies of the run; a teacher's own policy has none.
+    """
+    frame = rollouts.join(ages, on="policy", how="left", maintain_order="left")
+    stale = pl.col("age").fill_null(0) > group.staleness
+    missing = (pl.col("status") == "ok") & pl.col("q").is_null()
+    out = first_reason([("stale", stale), ("reward_missing", missing)])
+    frame = frame.with_columns(out=out, teacher=kind(pl.col("source")) == TEACHER)
+    return (_cap(frame, group) if group.source_caps else frame).drop("age")
+
+
+def _cap(frame: pl.DataFrame, group: GroupSection) -> pl.DataFrame:
+    caps = pl.DataFrame(
+        {"name": list(group.source_caps), "cap": [float(cap) for cap in group.source_caps.values()]},
+        schema={"name": pl.String, "cap": pl.Float64},
+    )
+    exact = caps.select(source="name", exact="cap", exact_name="name")
+    by_kind = caps.select(kind="name", by_kind="cap", kind_name="name")
+    frame = (
+        frame.with_columns(kind=kind(pl.col("source")))
+        .join(exact, on="source", how="left", maintain_order="left")
+        .join(by_kind, on="kind", how="left", maintain_order="left")
+        .with_columns(cap=pl.coalesce("exact", "by_kind"), name=pl.coalesce("exact_name", "kind_name"))
+    )
+    live = pl.col("out").is_null()
+    free = (live & pl.col("cap").is_null()).sum().over("e")
+    rank = live.cast(pl.Int64).cum_sum().over("e", "name")
+    allowed = (pl.col("cap") * free / (1 - pl.col("cap")) + 1e-9).floor()
+    over = live & pl.col("cap").is_not_null() & (pl.col("cap") < 1) & (rank > allowed)
+    out = pl.when(over).then(reason("source_cap")).otherwise(pl.col("out"))
+    return frame.with_columns(out=out).drop("kind", "exact", "by_kind", "exact_name", "kind_name", "cap", "name")

@@ -1,0 +1,119 @@
+"""The job over all chunks: read, group, write, account."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+
+from schemas.groups import EXCLUDED, GROUPS, SUMMARY
+from schemas.parquet import write_table
+from schemas.stream import TableWriter
+from stages.contract import Out
+from stages.grouping.advantage import ModuleMoments
+from stages.grouping.job import Result, finish, select_members, sums_by_module
+from stages.grouping.load import Chunk
+from stages.grouping.output import excluded_table, groups_table
+from stages.grouping.ranges import UnorderedError, side_by_side, spooled, whole
+from stages.grouping.report import summary_rows
+from stages.grouping.rules import Rules
+from stages.grouping.tables import Tables
+from stages.grouping.tally import add_up, reasons, tally
+
+Chunks = Callable[[], Iterator[Chunk]]
+
+
+@dataclass
+class Totals:
+    """Figures of all chunks."""
+
+    rollouts: int = 0
+    invocations: int = 0
+    duplicates: int = 0
+    silent: int = 0
+    groups: int = 0
+    members: int = 0
+    figures: pl.DataFrame = field(default_factory=lambda: add_up([]))
+    excluded: pl.DataFrame = field(
+        default_factory=lambda: pl.DataFrame(
+            schema={"module": pl.String, "p": pl.Int32, "reason": pl.String, "rows": pl.Int64}
+        )
+    )
+
+    def add(self, result: Result, excluded: int) -> None:
+        """Count a chunk in, and hold it to the rule: rows in = distinct sources of members + excluded."""
+        calls, used = result.calls.height, np.zeros(result.calls.height, dtype=bool)
+        used[result.rows.get_column("row").to_numpy()] = True
+        sources = int(used.sum())
+        quiet = excluded - int(result.calls.get_column("reason").is_not_null().sum())
+        assert sources + excluded == calls + quiet, (
+            f"{sources} sources + {excluded} excluded != {calls} calls + {quiet}"
+        )
+        self.rollouts += result.chunk.rollouts.height
+        self.invocations += calls
+        self.duplicates += result.chunk.duplicates
+        self.silent += quiet
+        self.groups += int((~result.groups.get_column("out")).sum())
+        self.members += result.rows.height
+        self.figures = add_up([self.figures, tally(result)])
+        both = pl.concat([self.excluded, reasons(result).select(self.excluded.columns)])
+        self.excluded = both.group_by("module", "p", "reason").agg(pl.col("rows").sum())
+
+    def reasons(self) -> dict[str, int]:
+        """Rows left out, by reason; identical rows that were dropped count as `duplicate`."""
+        counts = dict(self.excluded.group_by("reason").agg(pl.col("rows").sum()).iter_rows())
+        counts["duplicate"] = counts.get("duplicate", 0) + self.duplicates
+        counts["no_calls"] = self.silent
+        return {name: count for name, count in sorted(counts.items()) if count}
+
+
+def write_tables(tables: Tables, ages: pl.DataFrame, rules: Rules, limit: int, out: Out) -> Totals:
+    """Write groups, excluded and summary.
+
+    Args:
+        tables: the inputs.
+        ages: see `sources.policy_ages`.
+        rules: the recipe's rules.
+        limit: above this many invocations the job works by ranges.
+        out: where to.
+    """
+    if tables.rows <= limit:
+        totals = _write(lambda: whole(tables, rules), tables, ages, rules, out)
+    else:
+        try:
+            totals = _write(lambda: side_by_side(tables, rules, limit // 4), tables, ages, rules, out)
+        except UnorderedError:
+            folder = out.scratch / "ranges"
+            totals = _write(lambda: spooled(tables, rules, limit // 4, folder), tables, ages, rules, out)
+    path = out.scratch / "summary.parquet"
+    write_table(summary_rows(totals.figures, totals.excluded), path, SUMMARY)
+    for name in ("groups.parquet", "excluded.parquet", "summary.parquet"):
+        out.commit_shard(name, out.scratch / name)
+    return totals
+
+
+def _write(chunks: Chunks, tables: Tables, ages: pl.DataFrame, rules: Rules, out: Out) -> Totals:
+    modules = _deviations(chunks, ages, rules) if rules.group.scale == "module_std" else {}
+    totals = Totals()
+    with (
+        TableWriter(out.scratch / "groups.parquet", GROUPS) as groups,
+        TableWriter(out.scratch / "excluded.parquet", EXCLUDED) as excluded,
+    ):
+        for chunk in chunks():
+            result = finish(chunk, select_members(chunk, ages, rules), modules, rules)
+            groups.write(groups_table(result))
+            left = excluded_table(result)
+            excluded.write(left)
+            totals.add(result, left.num_rows)
+            out.progress(totals.invocations, tables.rows, "invocations", groups=float(totals.groups))
+    return totals
+
+
+def _deviations(chunks: Chunks, ages: pl.DataFrame, rules: Rules) -> dict[str, ModuleMoments]:
+    found: dict[str, ModuleMoments] = {}
+    for chunk in chunks():
+        for name, sums in sums_by_module(select_members(chunk, ages, rules)).items():
+            found[name] = found.get(name, ModuleMoments()) + sums
+    return found
