@@ -47,9 +47,8 @@ def identify(recipe: Recipe, root: Path, cache: str | None) -> Setup:
     Raises:
         RecipeError: when one of them is not there or cannot be loaded.
     """
-    from stages.programs.load import program_identity
-
     from stages.engines.models import resolve_base
+    from stages.programs.load import program_identity
 
     data = digest_file(data_path(recipe, root))
     identity = program_identity(recipe, root)
