@@ -24,10 +24,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 
 from stages.grouping.groups import Members
 from stages.grouping.rules import Rules
+from stages.grouping.runs import Ints
 
 
 @dataclass(frozen=True)
@@ -72,34 +74,36 @@ def std(n: pl.Expr, s1: pl.Expr, s2: pl.Expr, ddof: int) -> pl.Expr:
     return pl.when(n > ddof).then(variance.sqrt()).otherwise(0.0)
 
 
-def advantages(members: Members, own: pl.Series, rules: Rules) -> pl.Series:
+def advantages(members: Members, counted: Ints, rules: Rules) -> pl.Series:
     """The advantage of every row of `members`.
 
     Args:
         members: with `low`, `flat`, `scale` (in millionths, eps included; `none`: 1e6) and the baseline's sums `bn`,
             `bs1` in `groups`.
-        own: how often each row counts in the baseline (0 for earlier attempts and teachers).
+        counted: how often each row counts in the baseline (0 for earlier attempts and teachers).
         rules: the recipe's rules.
     """
-    gid = members.rows.get_column("gid")
-    of = members.groups.select("bn", "bs1", "low", "flat", "scale")
-    frame = members.rows.select("gid", "r", "early", d=pl.col("q") - of.get_column("low").gather(gid), w=own)
-    n, s1 = of.get_column("bn").gather(gid), of.get_column("bs1").gather(gid)
-    frame = frame.with_columns(
-        n=n, s1=s1, scale=of.get_column("scale").gather(gid), flat=of.get_column("flat").gather(gid)
-    )
+    d = members.rows.get_column("q") - members.spread("low")
+    frame = pl.DataFrame({"d": d, "n": members.spread("bn"), "s1": members.spread("bs1")})
     if rules.group.baseline == "leave_one_rollout_out":
-        frame = _without_own(frame)
+        frame = _without_own(frame, members, counted)
+    frame = frame.with_columns(flat=members.spread("flat"), scale=members.spread("scale"))
     gap = (pl.col("n") * pl.col("d") - pl.col("s1")).cast(pl.Float64) / pl.col("n").cast(pl.Float64)
-    return frame.select(pl.when(pl.col("flat")).then(0.0).otherwise(gap / pl.col("scale"))).to_series()
+    return frame.select(pl.when("flat").then(0.0).otherwise(gap / pl.col("scale"))).to_series()
 
 
-def _without_own(frame: pl.DataFrame) -> pl.DataFrame:
+def _without_own(frame: pl.DataFrame, members: Members, counted: Ints) -> pl.DataFrame:
     """Take each rollout's own part out of `n` and `s1`, unless nothing else would be left."""
-    last = pl.col("early") & (pl.col("gid") == pl.col("gid").shift()) & (pl.col("r") == pl.col("r").shift())
-    w = pl.when(last).then(pl.col("w").shift()).otherwise("w")
-    d = pl.when(last).then(pl.col("d").shift()).otherwise("d")
-    own = frame.with_columns(own=w, own_d=d).with_columns(
-        own=pl.when(pl.col("own") < pl.col("n")).then("own").otherwise(0)
+    own = frame.with_columns(members.rows.get_column("early"), w=pl.Series(counted), place=_slots(members))
+    attempt = (pl.col("early") & (pl.col("place") == pl.col("place").shift())).fill_null(False)
+    own = own.with_columns(
+        w=pl.when(attempt).then(pl.col("w").shift()).otherwise("w"),
+        own=pl.when(attempt).then(pl.col("d").shift()).otherwise("d"),
     )
-    return own.with_columns(n=pl.col("n") - pl.col("own"), s1=pl.col("s1") - pl.col("own") * pl.col("own_d"))
+    w = pl.when(pl.col("w") < pl.col("n")).then("w").otherwise(0)
+    return own.select("d", n=pl.col("n") - w, s1=pl.col("s1") - w * pl.col("own"))
+
+
+def _slots(members: Members) -> pl.Series:
+    """Numbers rows by (group, rollout): an earlier attempt has the number of its final one."""
+    return pl.Series(members.runs.of.astype(np.int64) << 32) + members.rows.get_column("r").cast(pl.Int64)

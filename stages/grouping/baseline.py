@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
 from stages.grouping.groups import Members, moments
 from stages.grouping.load import Chunk
 from stages.grouping.rules import Rules
+from stages.grouping.runs import Ints
 
 
-def baselines(members: Members, times: pl.Series, teacher: pl.Series | None, rules: Rules) -> tuple[Members, pl.Series]:
+def baselines(members: Members, times: Ints, teacher: pl.Series | None, rules: Rules) -> tuple[Members, Ints]:
     """Add the sums that advantages need to groups.
 
     Args:
@@ -20,15 +22,15 @@ def baselines(members: Members, times: pl.Series, teacher: pl.Series | None, rul
 
     Returns:
         (members, counted). `groups` has gained `sn`, `s1`, `s2` (the scale's sums over all counted members), `bn`,
-        `bs1` (the baseline's, over the student's; where none was selected, over all of the student's) and `range` of
-        the counted rewards. `counted` says how often each row is in its group's baseline.
+        `bs1` (the baseline's, over the student's; where none was selected, over all of the student's), `range` of the
+        counted rewards and `thin`. `counted` says how often each row is in its group's baseline.
     """
-    real = members.rows.select(~pl.col("early")).to_series().cast(pl.Int64)
+    real = (~members.rows.get_column("early").to_numpy()).astype(np.int64)
     weight = real if rules.group.baseline_over == "all" else real * times
     scale = moments(members, weight, rules.k)
     found, counted = scale.with_columns(bn="n", bs1="s1"), weight
     if teacher is not None:
-        student = (~teacher).cast(pl.Int64)
+        student = (~teacher).to_numpy().astype(np.int64)
         counted = weight * student
         own, every = (moments(members, each, rules.k) for each in (counted, real * student))
         none = own.get_column("n") == 0
@@ -36,22 +38,23 @@ def baselines(members: Members, times: pl.Series, teacher: pl.Series | None, rul
             bn=own.get_column("n").zip_with(~none, every.get_column("n")),
             bs1=own.get_column("s1").zip_with(~none, every.get_column("s1")),
         )
-    found = found.rename({"n": "sn"}).with_columns(_ranges(members, weight, rules), thin=pl.lit(False))
-    return members.with_groups(found), counted
+    ranges = pl.Series("range", _ranges(members, weight, rules))
+    return members.with_groups(found.rename({"n": "sn"}).with_columns(ranges, thin=pl.lit(False))), counted
 
 
-def _ranges(members: Members, weight: pl.Series, rules: Rules) -> pl.Series:
+def _ranges(members: Members, weight: Ints, rules: Rules) -> Ints:
     """Largest minus smallest counted reward. Only `random` and K = 1 can leave a group's extremes out."""
-    if rules.group.baseline_over == "all" or (rules.group.select != "random" and rules.k > 1):
-        return members.groups.select(range=pl.col("high") - pl.col("low")).to_series()
-    kept = members.rows.select("gid", q="q", w=weight).with_columns(q=pl.when(pl.col("w") > 0).then("q"))
-    found = kept.lazy().group_by("gid", maintain_order=True).agg(range=pl.col("q").max() - pl.col("q").min())
-    return found.collect().get_column("range")
+    low, high = (members.groups.get_column(name).to_numpy() for name in ("low", "high"))
+    if rules.group.baseline_over == "selected" and (rules.group.select == "random" or rules.k == 1):
+        q, kept, of = members.rows.get_column("q").to_numpy(), weight > 0, members.runs.of
+        low, high = members.runs.least(np.where(kept, q, high[of])), members.runs.greatest(np.where(kept, q, low[of]))
+    found: Ints = np.maximum(high - low, 0)
+    return found
 
 
 def example_baselines(
-    chunk: Chunk, rollouts: pl.DataFrame, members: Members, counted: pl.Series, rules: Rules
-) -> tuple[Members, pl.Series]:
+    chunk: Chunk, rollouts: pl.DataFrame, members: Members, counted: Ints, rules: Rules
+) -> tuple[Members, Ints]:
     """Give small groups the mean and deviation of their example's rollouts, where there are `min_group` of those.
 
     A rollout counts with what a sound call of the group's module is worth in it. Teachers and rollouts that are left
@@ -81,8 +84,8 @@ def example_baselines(
         small=pl.col("small") & ~thin,
         thin=thin,
     )
-    inside = found.get_column("thin").gather(members.rows.get_column("gid"))
-    return members.with_groups(found), counted * (~inside).cast(pl.Int64)
+    members = members.with_groups(found)
+    return members, np.where(members.spread("thin").to_numpy(), 0, counted)
 
 
 def _example_sums(live: pl.DataFrame, column: str, module: int) -> pl.DataFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -12,11 +12,12 @@ from stages.grouping.advantage import ModuleMoments, advantages, module_moments,
 from stages.grouping.balance import group_weights, token_weights
 from stages.grouping.baseline import baselines, example_baselines
 from stages.grouping.fates import fates
-from stages.grouping.groups import Members, arrange, spread
+from stages.grouping.groups import Members, arrange, figures
 from stages.grouping.load import Chunk
 from stages.grouping.pad import SELECT, pad
 from stages.grouping.rewards import MICRO, judge, score_rollouts
 from stages.grouping.rules import Rules
+from stages.grouping.runs import Ints
 from stages.grouping.select import select
 from stages.grouping.sources import check_policies, source_reasons
 
@@ -36,8 +37,8 @@ class Grouped:
     chunk: Chunk
     calls: pl.DataFrame
     members: Members
-    times: pl.Series
-    counted: pl.Series
+    times: Ints
+    counted: Ints
 
 
 def select_members(chunk: Chunk, ages: pl.DataFrame, rules: Rules) -> Grouped:
@@ -58,7 +59,7 @@ def select_members(chunk: Chunk, ages: pl.DataFrame, rules: Rules) -> Grouped:
     members = arrange(chunk, rows)
     teacher = rollouts.get_column("teacher")
     teacher_rows = teacher.gather(members.rows.get_column("r")) if teacher.any() else None
-    members = members.with_groups(spread(members, teacher_rows))
+    members = members.with_groups(figures(members, teacher_rows))
     members = members.with_groups(members.groups.select(small=pl.col("rollouts") < rules.group.min_group))
     times = select(chunk, members, rules)
     members, counted = baselines(members, times, teacher_rows, rules)
@@ -79,18 +80,16 @@ class Result:
 
     Attributes:
         chunk: as it was loaded: what the codes of calls mean.
-        grouped: the chunk after selection.
+        grouped: the chunk after selection; its groups have `small`, `flat`, `out` (not written) and `weight`.
         calls: every call with its final `reason`; null for the sources of members.
-        groups: every group formed, with `small`, `flat` and `out` (not written).
-        candidates: every candidate with its `advantage`, `weight` and `times`.
-        rows: one row per member written, in order: `row`, `r`, `q`, `early`, `copy`, `gid`, `advantage`, `weight`.
+        advantage: of every candidate.
+        rows: one row per member written, in order: `row`, `r`, `q`, `copy`, `gid`, `advantage`, `weight`.
     """
 
     chunk: Chunk
     grouped: Grouped
     calls: pl.DataFrame
-    groups: pl.DataFrame
-    candidates: pl.DataFrame
+    advantage: pl.Series
     rows: pl.DataFrame
 
 
@@ -107,19 +106,13 @@ def finish(chunk: Chunk, grouped: Grouped, modules: dict[str, ModuleMoments], ru
     out = pl.col("small") | (pl.col("flat") & (rules.group.flat == "drop"))
     weights = group_weights(members.groups, len(grouped.chunk.keys), rules.balance)
     members = members.with_groups(members.groups.select(out=out).with_columns(weights))
-    gid = members.rows.get_column("gid")
-    candidates = members.rows.with_columns(
-        advantages(members, grouped.counted, rules).alias("advantage"),
-        members.groups.get_column("weight").gather(gid),
-        grouped.times.alias("times"),
-    )
-    gone = members.groups.get_column("out")
-    rows = _expand(candidates.filter(~gone.gather(gid)) if gone.any() else candidates)
+    advantage = advantages(members, grouped.counted, rules)
+    rows = _expand(members, advantage, grouped.times)
     calls = fates(grouped.calls, members, grouped.times, rows, by="r" if rules.trajectory else "row")
     if rules.trajectory:
         rows = trajectory.calls_of(rows, grouped.calls)
         rows = rows.with_columns(token_weights(rows, rules.balance)).drop("tokens")
-    return Result(chunk, grouped, calls, members.groups, candidates, rows)
+    return Result(chunk, replace(grouped, members=members), calls, advantage, rows)
 
 
 def _scales(grouped: Grouped, modules: dict[str, ModuleMoments], rules: Rules) -> pl.DataFrame:
@@ -138,11 +131,17 @@ def _scales(grouped: Grouped, modules: dict[str, ModuleMoments], rules: Rules) -
     return groups.select(scale=scale, flat=(flat & ~pl.col("small")).fill_null(False))
 
 
-def _expand(rows: pl.DataFrame) -> pl.DataFrame:
-    """Rows as often as they stand in their group; all but the first of a row are `select` copies."""
-    times = rows.get_column("times")
-    if not (times == 1).all():
-        at = pl.Series(np.repeat(np.arange(rows.height, dtype=np.uint32), times.to_numpy()))
-        again = (at == at.shift()).fill_null(False)
-        rows = rows[at].with_columns(copy=pl.when(again).then(pl.lit(SELECT, dtype=pl.UInt8)).otherwise("copy"))
-    return rows.drop("times")
+def _expand(members: Members, advantage: pl.Series, times: Ints) -> pl.DataFrame:
+    """The rows of groups that are written, as often as they stand there; all but a row's first are `select` copies."""
+    kept = np.where(members.spread("out").to_numpy(), 0, times)
+    at = np.repeat(np.arange(len(kept), dtype=np.int64), kept)
+    again = np.diff(at, prepend=-1) == 0
+    rows = members.rows.select("row", "r", "q", "copy")[at]
+    copy = np.where(again, SELECT, rows.get_column("copy").to_numpy()).astype(np.uint8)
+    gid = members.runs.of[at]
+    return rows.with_columns(
+        pl.Series("copy", copy),
+        pl.Series("gid", gid),
+        advantage.gather(at).alias("advantage"),
+        members.groups.get_column("weight").gather(gid),
+    )

@@ -40,8 +40,8 @@ class Chunk:
     duplicates: int
 
     @property
-    def lanes(self) -> int:
-        """Pairs of (module, key) in the chunk: a rollout's calls of one such pair are a *lane*."""
+    def kinds(self) -> int:
+        """Pairs of (module, key) in the chunk: `kind` is m * keys + key."""
         return len(self.modules) * len(self.keys)
 
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from stages.grouping.groups import Members
 from stages.grouping.load import Chunk
 from stages.grouping.rules import Rules
+from stages.grouping.runs import Ints, column_runs
 
 
-def keep_outermost(chunk: Chunk, rows: pl.DataFrame, rules: Rules) -> tuple[np.ndarray, np.ndarray]:
-    """Rows (`at`) and whether each is kept (0 or 1).
+def keep_outermost(chunk: Chunk, members: Members, at: Ints, rules: Rules) -> tuple[Ints, Ints]:
+    """Rows and whether each is kept (0 or 1).
 
     Within a run of equal rewards (a block) the low end takes some and the high end takes some; which rows those are
     is decided by preference alone: originals first, then rollout order.
     """
     k = rules.k
-    ranked = _ranked(rows)
+    ranked = _ranked(members, at)
     cuts = _best_cut(ranked, k)
     ranked = ranked.join(cuts, on="gid", how="inner", maintain_order="left")
     above = pl.col("n") - pl.col("below") - pl.col("width")
@@ -26,29 +28,36 @@ def keep_outermost(chunk: Chunk, rows: pl.DataFrame, rules: Rules) -> tuple[np.n
     return kept.get_column("at").to_numpy(), kept.get_column("times").to_numpy()
 
 
-def _ranked(rows: pl.DataFrame) -> pl.DataFrame:
+def _ranked(members: Members, at: Ints) -> pl.DataFrame:
     """Rows sorted by reward within their group, with running sums and what is known of each block of equal rewards.
 
     Adds `i` (rank in the group), `first` (row where the group starts), `below` (ranks below the block), `width` and
     `originals` (of the block), `copies` (in the ranks below the block), `all_copies` (in the group), and the running
     sums `c1`, `c2` of d = q - low and its square over the whole frame.
     """
-    copied = (pl.col("copy") != 0).cast(pl.Int64)
-    d = (pl.col("q") - pl.col("low")).cast(pl.Int128)
-    frame = rows.sort("gid", "q", "copy", "at").with_columns(
-        i=pl.int_range(pl.len(), dtype=pl.Int64).over("gid"),
-        width=pl.len().over("gid", "q").cast(pl.Int64),
-        originals=(pl.col("copy") == 0).sum().over("gid", "q").cast(pl.Int64),
-        copies=(copied.cum_sum() - copied).over("gid"),
-        all_copies=copied.sum().over("gid"),
+    of = members.runs.of[at]
+    rows = members.rows.select("q", "copy")[at].hstack(members.groups.select("n", "low")[of])
+    rows = rows.with_columns(at=pl.Series(at), gid=pl.Series(of)).sort("gid", "q", "copy", "at")
+    groups = column_runs(rows.get_column("gid"))
+    blocks = column_runs(rows.select(pl.struct("gid", "q").rle_id()).to_series())
+    copied = (rows.get_column("copy") != 0).cast(pl.Int64)
+    made = (copied.cum_sum() - copied).to_numpy()
+    i = np.arange(rows.height) - groups.starts[groups.of]
+    heads = blocks.starts[blocks.of]
+    copies = blocks.sum(copied).to_numpy()[blocks.of]
+    width = blocks.sizes[blocks.of]
+    d = (rows.get_column("q") - rows.get_column("low")).cast(pl.Int128)
+    return rows.with_columns(
+        i=pl.Series(i),
+        first=pl.Series(groups.starts[groups.of]),
+        below=pl.Series(i[heads]),
+        width=pl.Series(width),
+        originals=pl.Series(width - copies),
+        copies=pl.Series(made[heads] - made[groups.starts][groups.of]),
+        all_copies=groups.sum(copied).gather(groups.of),
         d=d,
         c1=d.cum_sum(),
         c2=(d * d).cum_sum(),
-    )
-    return frame.with_columns(
-        first=pl.int_range(pl.len(), dtype=pl.Int64) - pl.col("i"),
-        below=pl.col("i").first().over("gid", "q"),
-        copies=pl.col("copies").first().over("gid", "q"),
     )
 
 
@@ -66,7 +75,8 @@ def _best_cut(ranked: pl.DataFrame, k: int) -> pl.DataFrame:
         terms[f"head{power}"] = cuts.get_column(f"e{power}") - ranked.get_column(f"e{power}").gather(firsts)
     t1, t2 = (pl.col(f"head{power}") + pl.col(f"tail{power}") for power in "12")
     cuts = cuts.with_columns(**terms).with_columns(rest=rest, value=t2 * pl.lit(k, dtype=pl.Int128) - t1 * t1)
-    best = cuts.filter(pl.col("value") == pl.col("value").max().over("gid"))
+    most = cuts.group_by("gid", maintain_order=True).agg(pl.col("value").max()).get_column("value")
+    best = cuts.filter(pl.col("value") == most.gather(column_runs(cuts.get_column("gid")).of))
     best = best.with_columns(made=_copies_kept(best, ranked))
     return best.sort("gid", "made", "i").group_by("gid", maintain_order=True).agg(j=pl.col("i").first())
 

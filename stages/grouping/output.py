@@ -74,7 +74,7 @@ def group_ids(result: Result, starts: np.ndarray) -> pa.Array:
     """80-bit ids, in hex: hashes of (example_id, module, key columns, invocation_index), one per group written."""
     heads = result.rows[starts] if len(starts) else result.rows.head(0)
     chunk = result.grouped.chunk
-    groups = result.groups.select("kind", "p")[heads.get_column("gid")]
+    groups = result.grouped.members.groups.select("kind", "p")[heads.get_column("gid")]
     kind = groups.get_column("kind").to_numpy()
     examples = _examples(result.chunk)
     modules, keys = pl.Series(chunk.modules, dtype=pl.String), np.array(chunk.keys, dtype=np.uint64)
@@ -102,7 +102,7 @@ def _examples(chunk: Chunk) -> pa.Array:
 
 
 def _places(result: Result) -> pl.DataFrame:
-    places = result.groups.select("p", m=pl.col("kind") // len(result.grouped.chunk.keys))
+    places = result.grouped.members.groups.select("p", m=pl.col("kind") // len(result.grouped.chunk.keys))
     return places[result.rows.get_column("gid")]
 
 

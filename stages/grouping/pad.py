@@ -16,6 +16,8 @@ Rollouts that are left out as a whole (stale, capped, without a reward) do not c
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import polars as pl
 
@@ -23,12 +25,13 @@ from stages.grouping.hashing import U64, fold, fold_strings, start
 from stages.grouping.load import Chunk
 from stages.grouping.reasons import reason
 from stages.grouping.rules import Rules
+from stages.grouping.runs import Bools, Ints, compact, runs_of
 
 ORIGINAL, FILL, SELECT = 0, 1, 2
 """Codes of `copy`, in the order of schemas.groups.COPY_KINDS."""
 
-MEMBER = ("row", "r", "lane", "p", "q", "early", "copy")
-"""Columns of candidate members: source call, rollout, lane, position filled, reward, earlier attempt, kind of copy."""
+MEMBER = ("row", "r", "kind", "p", "q", "early", "copy")
+"""Columns of candidate members: source call, rollout, rank of module and key, position, reward, attempt or not, copy."""
 
 
 def pad(chunk: Chunk, calls: pl.DataFrame, rollouts: pl.DataFrame, rules: Rules) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -44,96 +47,133 @@ def pad(chunk: Chunk, calls: pl.DataFrame, rollouts: pl.DataFrame, rules: Rules)
         (members, calls): members in no order, with the columns `MEMBER`; calls with the reasons of this step.
     """
     group = rules.group
-    calls = calls.with_columns(lane=pl.col("r").cast(pl.Int64) * chunk.lanes + _kind(chunk))
-    if group.strict or group.pad == "truncate":
+    kind = calls.get_column("m").cast(pl.Int64) * len(chunk.keys) + calls.get_column("key")
+    calls = calls.with_columns(kind.alias("kind"))
+    lanes = _lanes(chunk, calls)
+    sets = lanes.set[lanes.of]
+    if group.strict:
+        calls = _leave_out(calls, ~_whole(chunk, lanes, rollouts)[sets], "strict")
         lanes = _lanes(chunk, calls)
-        calls = _strict(chunk, calls, rollouts, lanes) if group.strict else calls
-        calls = _truncate(chunk, calls, lanes) if group.pad == "truncate" else calls
-    usable = calls.lazy().filter(pl.col("reason").is_null()).with_columns(copy=pl.lit(ORIGINAL, dtype=pl.UInt8))
-    members = usable.select(MEMBER).collect()
+    if group.pad == "truncate":
+        calls = _leave_out(calls, calls.get_column("p").to_numpy() > _shortest(lanes)[sets], "position_truncated")
+    usable = calls.filter(pl.col("reason").is_null())
+    members = usable.with_columns(copy=pl.lit(ORIGINAL, dtype=pl.UInt8)).select(MEMBER)
     if group.pad in ("fill", "fill_last"):
-        members = pl.concat([members, _copies(chunk, calls, members, rules)])
+        members = pl.concat([members, _copies(chunk, members, lanes, rules)])
     return members, calls
 
 
-def _kind(chunk: Chunk) -> pl.Expr:
-    """Rank of (module, key) in the chunk."""
-    return pl.col("m").cast(pl.Int64) * len(chunk.keys) + pl.col("key")
+def _leave_out(calls: pl.DataFrame, lost: Bools, why: str) -> pl.DataFrame:
+    """Give a reason to the calls that have none yet."""
+    chosen = pl.when(pl.col("reason").is_null() & pl.lit(pl.Series(lost))).then(reason(why)).otherwise("reason")
+    return calls.with_columns(reason=chosen)
 
 
-def _lanes(chunk: Chunk, calls: pl.DataFrame) -> pl.DataFrame:
-    """Per lane with a usable call: `lane`, `r`, `set`, `reach`, `usable` (calls) and `top` (last usable position)."""
-    sound = pl.col("reason").is_null()
-    lanes = (
-        calls.lazy()
-        .filter("final")
-        .group_by("lane")
-        .agg(reach=pl.col("p").max(), usable=sound.sum(), top=pl.col("p").filter(sound).max())
-        .filter(pl.col("usable") > 0)
-        .with_columns(r=(pl.col("lane") // chunk.lanes).cast(pl.UInt32), kind=pl.col("lane") % chunk.lanes)
-        .collect()
+@dataclass(frozen=True)
+class Lanes:
+    """What every rollout did in every set of its example.
+
+    Attributes:
+        of: the lane of every call.
+        rollout, kind, set: of every lane.
+        sets: how many sets there are.
+        reach: last position that a lane came to; -1 where the module was not called.
+        usable: its usable final attempts.
+        top: its last usable position; -1 where there is none.
+        live: lanes that have a part in their set, in order.
+    """
+
+    of: Ints
+    rollout: Ints
+    kind: Ints
+    set: Ints
+    sets: int
+    reach: Ints
+    usable: Ints
+    top: Ints
+    live: Ints
+
+
+def _lanes(chunk: Chunk, calls: pl.DataFrame) -> Lanes:
+    kinds, rollouts = chunk.kinds, chunk.rollouts.height
+    of, names = compact(
+        (calls.get_column("r").cast(pl.Int64) * kinds + calls.get_column("kind")).to_numpy(), rollouts * kinds
     )
-    e = chunk.rollouts.get_column("e").gather(lanes.get_column("r")).cast(pl.Int64)
-    return lanes.with_columns(set=e * chunk.lanes + lanes.get_column("kind"))
+    rollout, kind = names // max(kinds, 1), names % max(kinds, 1)
+    example = chunk.rollouts.get_column("e").to_numpy().astype(np.int64)
+    set_, sets = compact(example[rollout] * kinds + kind, kinds * (int(example.max(initial=-1)) + 1))
+    final, sound = (
+        calls.select(flag).to_series().to_numpy() for flag in ("final", pl.col("final") & pl.col("reason").is_null())
+    )
+    p, size = calls.get_column("p").to_numpy(), len(names)
+    reach, top = np.full(size, -1, dtype=np.int64), np.full(size, -1, dtype=np.int64)
+    np.maximum.at(reach, of[final], p[final])
+    np.maximum.at(top, of[sound], p[sound])
+    usable = np.bincount(of[sound], minlength=size)
+    return Lanes(of, rollout, kind, set_, len(sets), reach, usable, top, np.flatnonzero(usable))
 
 
-def _sets(chunk: Chunk, calls: pl.DataFrame) -> pl.DataFrame:
-    e = chunk.rollouts.get_column("e").gather(calls.get_column("r")).cast(pl.Int64)
-    return calls.with_columns(set=e * chunk.lanes + pl.col("lane") % chunk.lanes)
+def _whole(chunk: Chunk, lanes: Lanes, rollouts: pl.DataFrame) -> Bools:
+    """Per set, whether every rollout of the example that counts has a part in it."""
+    example = chunk.rollouts.get_column("e").to_numpy()
+    wanted = np.bincount(example[rollouts.get_column("out").is_null().to_numpy()], minlength=len(example))
+    of_set = np.zeros(lanes.sets, dtype=np.int64)
+    of_set[lanes.set] = wanted[example[lanes.rollout]]
+    found: Bools = np.bincount(lanes.set[lanes.live], minlength=lanes.sets) == of_set
+    return found
 
 
-def _strict(chunk: Chunk, calls: pl.DataFrame, rollouts: pl.DataFrame, lanes: pl.DataFrame) -> pl.DataFrame:
-    wanted = rollouts.filter(pl.col("out").is_null()).group_by("e").agg(wanted=pl.len())
-    whole = lanes.group_by("set").agg(callers=pl.len()).with_columns(e=(pl.col("set") // chunk.lanes).cast(pl.UInt32))
-    whole = whole.join(wanted, on="e").filter(pl.col("callers") == pl.col("wanted"))
-    inside = _sets(chunk, calls).select(pl.col("set").is_in(whole.get_column("set").implode())).to_series()
-    lost = pl.col("reason").is_null() & ~inside
-    return calls.with_columns(reason=pl.when(lost).then(reason("strict")).otherwise("reason"))
+def _shortest(lanes: Lanes) -> Ints:
+    """Per set, the shortest reach of its lanes."""
+    ends = np.full(lanes.sets, np.iinfo(np.int64).max)
+    np.minimum.at(ends, lanes.set[lanes.live], lanes.reach[lanes.live])
+    return ends
 
 
-def _truncate(chunk: Chunk, calls: pl.DataFrame, lanes: pl.DataFrame) -> pl.DataFrame:
-    ends = lanes.group_by("set").agg(end=pl.col("reach").min())
-    joined = _sets(chunk, calls).join(ends, on="set", how="left", maintain_order="left")
-    lost = pl.col("reason").is_null() & (pl.col("p") > pl.col("end"))
-    chosen = pl.when(lost).then(reason("position_truncated")).otherwise("reason")
-    return joined.with_columns(reason=chosen).drop("end", "set")
-
-
-def _copies(chunk: Chunk, calls: pl.DataFrame, members: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """The copies that fill lanes up to the top of their set."""
-    looped = calls.group_by("m").agg(pl.col("p").max()).filter(pl.col("p") > 0).get_column("m")
-    lanes = _lanes(chunk, calls.filter(pl.col("m").is_in(looped.implode())))
-    top = lanes.group_by("set").agg(end=pl.col("top").max())
-    short = lanes.join(top, on="set").filter(pl.col("reach") < pl.col("end"))
-    span = pl.int_ranges(pl.col("reach") + 1, pl.col("end") + 1, dtype=pl.Int32)
-    holes = short.with_columns(p=span).explode("p").sort("lane", "p")
-    if lanes.filter(pl.col("usable") != pl.col("reach") + 1).height:
-        holes = _with_original(chunk, holes, members)
-    counts = short.select("lane", "usable").sort("lane")
-    starts = counts.select("lane", start=pl.col("usable").cum_sum() - pl.col("usable"))
-    holes = holes.join(starts, on="lane", how="inner", maintain_order="left")
-    size = holes.get_column("usable").to_numpy().astype(np.uint64)
+def _copies(chunk: Chunk, members: pl.DataFrame, lanes: Lanes, rules: Rules) -> pl.DataFrame:
+    """The copies that fill lanes up to the last usable position of their set."""
+    live = lanes.live
+    end = np.full(lanes.sets, -1, dtype=np.int64)
+    np.maximum.at(end, lanes.set[live], lanes.top[live])
+    short = live[lanes.reach[live] < end[lanes.set[live]]]
+    spans = runs_of(end[lanes.set[short]] - lanes.reach[short])
+    lane = short[spans.of]
+    p = lanes.reach[lane] + 1 + np.arange(len(lane)) - spans.starts[spans.of]
+    if (lanes.usable[live] != lanes.reach[live] + 1).any():
+        real = _with_original(lanes, members, lane, p)
+        lane, p = lane[real], p[real]
+    size = lanes.usable[lane]
     last = rules.group.pad == "fill_last"
-    pick = size - np.uint64(1) if last else _draws(chunk, holes, rules.seed) % size
-    source = pl.Series(holes.get_column("start").to_numpy().astype(np.int64) + pick.astype(np.int64))
-    sources = members.join(short.select("lane"), on="lane", how="semi", maintain_order="left").filter(~pl.col("early"))
-    copied = sources.sort("lane", "row").select("row", "q")[source]
-    columns = holes.select("r", "lane", "p").hstack(copied)
-    fill = columns.with_columns(early=pl.lit(False), copy=pl.lit(FILL, dtype=pl.UInt8))
-    return fill.select(MEMBER)
+    pick = size - 1 if last else (_draws(chunk, lanes, lane, p, rules.seed) % size.astype(np.uint64)).astype(np.int64)
+    source = _nth_call(members, lanes, short, lane, pick)
+    return members[source].with_columns(pl.Series("p", p.astype(np.int32)), copy=pl.lit(FILL, dtype=pl.UInt8))
 
 
-def _with_original(chunk: Chunk, holes: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
-    """Holes at positions where some lane of the set has a usable call."""
-    real = _sets(chunk, members.filter(~pl.col("early"))).select("set", "p").unique()
-    return holes.join(real, on=["set", "p"], how="semi", maintain_order="left")
+def _nth_call(members: pl.DataFrame, lanes: Lanes, short: Ints, lane: Ints, pick: Ints) -> Ints:
+    """The row in `members` of a lane's n-th usable call, in order of calls."""
+    wanted = np.zeros(len(lanes.usable), dtype=bool)
+    wanted[short] = True
+    of = lanes.of[members.get_column("row").to_numpy()]
+    own = np.flatnonzero(wanted[of] & ~members.get_column("early").to_numpy())
+    own = own[np.argsort(of[own], kind="stable")]
+    starts = np.zeros(len(lanes.usable), dtype=np.int64)
+    starts[short] = np.cumsum(lanes.usable[short]) - lanes.usable[short]
+    found: Ints = own[starts[lane] + pick]
+    return found
 
 
-def _draws(chunk: Chunk, holes: pl.DataFrame, seed: int) -> U64:
+def _with_original(lanes: Lanes, members: pl.DataFrame, lane: Ints, p: Ints) -> Bools:
+    """Whether some lane of the set has a usable call at the position."""
+    finals = members.filter(~pl.col("early"))
+    size = 1 + max(int(p.max(initial=0)), int(lanes.top.max(initial=0)))
+    sets = lanes.set[lanes.of[finals.get_column("row").to_numpy()]]
+    return np.isin(lanes.set[lane] * size + p, sets * size + finals.get_column("p").to_numpy())
+
+
+def _draws(chunk: Chunk, lanes: Lanes, lane: Ints, p: Ints, seed: int) -> U64:
     """One 64-bit draw per hole, a function of (seed, rollout_id, module name, position)."""
-    modules = (holes.get_column("kind") // len(chunk.keys)).to_numpy()
     names = fold_strings(start(0, len(chunk.modules)), pl.Series(chunk.modules, dtype=pl.String))
-    state = fold_strings(
-        start(seed, holes.height), chunk.rollouts.get_column("rollout_id").gather(holes.get_column("r"))
-    )
-    return fold(fold(state, names[modules]), holes.get_column("p").to_numpy())
+    rollouts, which = np.unique(lanes.rollout[lane], return_inverse=True)
+    ids = chunk.rollouts.get_column("rollout_id").gather(rollouts)
+    state = fold_strings(start(seed, len(rollouts)), ids)[which]
+    return fold(fold(state, names[lanes.kind[lane] // len(chunk.keys)]), p)

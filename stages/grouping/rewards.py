@@ -20,6 +20,8 @@ same group with its own format reward, outside mean and std; further ones are le
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from schemas.errors import ContractError, DataError, Violation
@@ -29,6 +31,7 @@ from schemas.validate import SAMPLES
 from stages.grouping.load import Chunk
 from stages.grouping.reasons import first_reason
 from stages.grouping.rules import Rules
+from stages.grouping.runs import Bools, Ints, compact
 
 MICRO = 1_000_000
 """Rewards are counted in millionths."""
@@ -114,29 +117,35 @@ def format_reward(group: GroupSection, share: pl.Expr) -> pl.Expr:
 
 
 def _mark_attempts(chunk: Chunk) -> pl.DataFrame:
-    """Add `final` and `early`, and drop repeated (rollout, module, invocation_index, attempt) as `duplicate`."""
-    calls = chunk.calls
-    size = chunk.positions * len(chunk.modules)
-    calls = calls.with_columns(place=pl.col("r").cast(pl.Int64) * size + pl.col("m") * chunk.positions + pl.col("p"))
-    top = calls.get_column("attempt").max() or 0
-    assert isinstance(top, int)
-    tries = calls.select(pl.col("place") * (top + 1) + pl.col("attempt")).to_series()
-    again = pl.lit(False)
-    if tries.n_unique() < calls.height:
-        calls = calls.with_columns(again=~tries.is_first_distinct())
-        again = pl.col("again")
-    if top == 0:
-        return calls.select(pl.exclude("place", "again"), final=~again, early=pl.lit(False), again=again)
-    real = calls.lazy().filter(~again)
-    last = real.filter(pl.col("attempt") > 0).group_by("place").agg(last=pl.col("attempt").max())
-    marked = calls.lazy().join(last, on="place", how="left", maintain_order="left")
-    marked = marked.with_columns(again=again, final=~again & (pl.col("attempt") == pl.col("last").fill_null(0)))
-    marked = marked.collect().lazy()
-    first = real.join(last, on="place").filter("failed", pl.col("attempt") < pl.col("last"))
-    first = first.group_by("place").agg(first=pl.col("attempt").min())
-    joined = marked.join(first, on="place", how="left", maintain_order="left")
-    early = ~pl.col("again") & ~pl.col("final") & (pl.col("attempt") == pl.col("first")).fill_null(False)
-    return joined.with_columns(early=early).drop("place", "last", "first").collect()
+    """Add `final` and `early`, and `again` to repeated rows of one (rollout, module, invocation_index, attempt)."""
+    calls, kinds = chunk.calls, len(chunk.modules) * chunk.positions
+    r, m, p, attempt = (calls.get_column(name).to_numpy() for name in ("r", "m", "p", "attempt"))
+    place, places = compact(r.astype(np.int64) * kinds + m * chunk.positions + p, chunk.rollouts.height * kinds)
+    again = _again(place, len(places), attempt)
+    retries = np.flatnonzero((attempt > 0) & ~again)
+    last = np.zeros(len(places), dtype=np.int32)
+    np.maximum.at(last, place[retries], attempt[retries])
+    final = ~again & (attempt == last[place])
+    failed = calls.get_column("failed").to_numpy()
+    tries = np.flatnonzero(failed & ~final & ~again)
+    tries = tries[np.argsort(attempt[tries], kind="stable")]
+    early = np.zeros(len(place), dtype=bool)
+    early[tries[np.unique(place[tries], return_index=True)[1]]] = True
+    return calls.with_columns(final=pl.Series(final), early=pl.Series(early), again=pl.Series(again))
+
+
+def _again(place: Ints, size: int, attempt: npt.NDArray[np.int32]) -> Bools:
+    """Rows whose (place, attempt) stands further up already."""
+    again = np.zeros(len(place), dtype=bool)
+    first = np.flatnonzero(attempt == 0)
+    seen = np.zeros(size, dtype=bool)
+    seen[place[first]] = True
+    others = np.flatnonzero(attempt > 0)
+    if seen.sum() < len(first) or len(others):
+        for rows in (first, others) if seen.sum() < len(first) else (others,):
+            pairs = pl.DataFrame({"place": place[rows], "attempt": attempt[rows]})
+            again[rows] = ~pairs.select(pl.struct("place", "attempt").is_first_distinct()).to_series().to_numpy()
+    return again
 
 
 def _carried(rollouts: pl.DataFrame, calls: pl.DataFrame, group: GroupSection) -> pl.DataFrame:

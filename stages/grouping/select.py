@@ -15,6 +15,7 @@ Earlier attempts and groups below `min_group` take no part: the former ride alon
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from stages.grouping.groups import Members
@@ -22,10 +23,10 @@ from stages.grouping.hashing import fold, fold_strings, start
 from stages.grouping.load import Chunk
 from stages.grouping.outermost import keep_outermost
 from stages.grouping.rules import Rules
-from stages.grouping.runs import runs_of
+from stages.grouping.runs import Bools, Ints, column_runs, rank_within, runs_of
 
 
-def select(chunk: Chunk, members: Members, rules: Rules) -> pl.Series:
+def select(chunk: Chunk, members: Members, rules: Rules) -> Ints:
     """How often each row of `members` stands in its group: 0 left out, 1 kept, more with extra copies.
 
     Args:
@@ -35,93 +36,104 @@ def select(chunk: Chunk, members: Members, rules: Rules) -> pl.Series:
     """
     times = np.ones(members.rows.height, dtype=np.int64)
     mode, k = rules.group.select, rules.k
-    groups = members.groups.filter(~pl.col("small"), pl.col("n") > 0)
-    if mode != "all":
-        for wanted, change in (
-            (groups.filter(pl.col("n") < k), {"max_variance": extremes, "even": even, "random": repeated}[mode]),
-            (groups.filter(pl.col("n") > k), {"max_variance": keep_outermost, "even": even, "random": drawn}[mode]),
-        ):
-            if wanted.height:
-                rows = _counted(members, wanted)
-                at, count = change(chunk, rows, rules)
-                times[at] = count
-    return pl.Series("times", times)
+    if mode == "all":
+        return times
+    n, small = members.groups.get_column("n").to_numpy(), members.groups.get_column("small").to_numpy()
+    fewer = {"max_variance": extremes, "even": even, "random": repeated}[mode]
+    more = {"max_variance": keep_outermost, "even": even, "random": drawn}[mode]
+    for wanted, change in ((~small & (n > 0) & (n < k), fewer), (~small & (n > k), more)):
+        if wanted.any():
+            at, count = change(chunk, members, counted_rows(members, wanted), rules)
+            times[at] = count
+    return times
 
 
-def _counted(members: Members, groups: pl.DataFrame) -> pl.DataFrame:
-    """Counted rows of some groups, as `at` (their row), beside their group's columns; in the members' order."""
-    rows = members.rows.with_row_index("at").filter(~pl.col("early"))
-    return rows.join(groups, on="gid", how="inner", maintain_order="left")
+def counted_rows(members: Members, wanted: Bools) -> Ints:
+    """Where the counted rows of some groups stand, in order."""
+    early = members.rows.get_column("early").to_numpy()
+    return np.flatnonzero(wanted[members.runs.of] & ~early)
 
 
-def extremes(chunk: Chunk, rows: pl.DataFrame, rules: Rules) -> tuple[np.ndarray, np.ndarray]:
-    """Fewer than K: K - n copies of the smallest and the largest reward, as many of each as make the variance largest.
+def extremes(chunk: Chunk, members: Members, at: Ints, rules: Rules) -> tuple[Ints, Ints]:
+    """Fewer than K: K - n copies of the smallest and the largest reward, as many of each as make variance largest.
 
     With M the range and T the sum of (q - low), the b-th copy of the largest changes K^2 times the variance by
     M[(K - 2b + 1)M - 2T]: the best b is the last at which that is not negative (ties go to the largest reward). The
     copies go round the members of that reward, originals alone where there are any, in order of rollout.
     """
-    runs = runs_of(rows.get_column("gid"))
-    heads = rows[runs.starts].select("n", "low", "high", "total")
     span, shifted = pl.col("high") - pl.col("low"), pl.col("total") - pl.col("n") * pl.col("low")
-    extra = rules.k - pl.col("n")
+    extra = (rules.k - pl.col("n")).clip(0)
     best = ((rules.k + 1) * span - 2 * shifted).floordiv(2 * span).clip(0, extra)
     top = pl.when(span == 0).then(extra).otherwise(best)
-    wanted = {"high": heads.select(top).to_series(), "low": heads.select(extra - top).to_series()}
-    times = np.ones(rows.height, dtype=np.int64)
-    original = (rows.get_column("copy") == 0).to_numpy()
-    for end, count in wanted.items():
-        at_end = (rows.get_column("q") == rows.get_column(end)).to_numpy()
-        none = runs.sum(at_end & original) == 0
-        pool = at_end & (original | none[runs.of])
-        size = runs.sum(pool)[runs.of]
-        turns = (count.to_numpy()[runs.of] - runs.rank(pool) + size - 1) // size
-        times += np.where(pool, np.maximum(turns, 0), 0)
-    return rows.get_column("at").to_numpy(), times
+    wanted = members.groups.select("low", "high", from_high=top, from_low=extra - top)
+    of = members.runs.of[at]
+    q, original = (members.rows.get_column(name).gather(at).to_numpy() for name in ("q", "copy"))
+    times = np.ones(len(at), dtype=np.int64)
+    for end in ("low", "high"):
+        times += _in_turn(
+            q == wanted.get_column(end).to_numpy()[of], original == 0, of, wanted.get_column(f"from_{end}").to_numpy()
+        )
+    return at, times
 
 
-def even(chunk: Chunk, rows: pl.DataFrame, rules: Rules) -> tuple[np.ndarray, np.ndarray]:
+def _in_turn(end: Bools, original: Bools, of: npt.NDArray[np.int32], copies: Ints) -> Ints:
+    """Copies of each row when every group's go round its rows at one end (its originals there, if any)."""
+    some = np.zeros(len(copies), dtype=bool)
+    some[of[end & original]] = True
+    pool = np.flatnonzero(end & (original | ~some[of]))
+    groups = of[pool]
+    turn, sizes = rank_within(groups, len(copies))
+    found = np.zeros(len(end), dtype=np.int64)
+    found[pool] = np.maximum((copies[groups] - turn + sizes[groups] - 1) // sizes[groups], 0)
+    return found
+
+
+def even(chunk: Chunk, members: Members, at: Ints, rules: Rules) -> tuple[Ints, Ints]:
     """K evenly spaced places of the n sorted rewards: the t-th is round(t (n - 1) / (K - 1)), halves upwards."""
     k = rules.k
-    rows = rows.sort("gid", "q", "copy", "at")
-    runs = runs_of(rows.get_column("gid"))
-    sizes, starts = runs.sizes, runs.starts
+    rows = _ranked(members, at)
+    runs = column_runs(rows.get_column("gid"))
     if k == 1:
-        places = ((sizes - 1) // 2)[:, None]
+        places = ((runs.sizes - 1) // 2)[:, None]
     else:
-        places = (2 * np.arange(k) * (sizes[:, None] - 1) + k - 1) // (2 * (k - 1))
-    times = np.bincount((starts[:, None] + places).ravel(), minlength=rows.height)
+        places = (2 * np.arange(k) * (runs.sizes[:, None] - 1) + k - 1) // (2 * (k - 1))
+    times = np.bincount((runs.starts[:, None] + places).ravel(), minlength=rows.height)
     return rows.get_column("at").to_numpy(), times
 
 
-def drawn(chunk: Chunk, rows: pl.DataFrame, rules: Rules) -> tuple[np.ndarray, np.ndarray]:
+def _ranked(members: Members, at: Ints) -> pl.DataFrame:
+    """Rows sorted by reward within their group, originals before copies."""
+    rows = members.rows.select("q", "copy")[at].with_columns(at=pl.Series(at), gid=pl.Series(members.runs.of[at]))
+    return rows.sort("gid", "q", "copy", "at")
+
+
+def drawn(chunk: Chunk, members: Members, at: Ints, rules: Rules) -> tuple[Ints, Ints]:
     """More than K: the K members of smallest hash of (seed, rollout, module, position)."""
     names = fold_strings(start(1, len(chunk.modules)), pl.Series(chunk.modules, dtype=pl.String))
-    state = start(rules.seed, rows.height)
-    state = fold_strings(state, chunk.rollouts.get_column("rollout_id").gather(rows.get_column("r")))
-    state = fold(fold(state, names[(rows.get_column("kind") // len(chunk.keys)).to_numpy()]), rows.get_column("p"))
-    ranked = rows.select("at", "gid").with_columns(pl.Series("draw", state)).sort("gid", "draw", "at")
-    kept = ranked.select("at", times=(pl.int_range(pl.len()).over("gid") < rules.k).cast(pl.Int64))
-    return kept.get_column("at").to_numpy(), kept.get_column("times").to_numpy()
+    of = members.runs.of[at]
+    groups = members.groups.select("kind", "p")[of]
+    ids = chunk.rollouts.get_column("rollout_id").gather(members.rows.get_column("r").gather(at))
+    state = fold_strings(start(rules.seed, len(at)), ids)
+    state = fold(state, names[groups.get_column("kind").to_numpy() // len(chunk.keys)])
+    state = fold(state, groups.get_column("p").to_numpy())
+    order = np.lexsort((at, state, of))
+    rank, _ = rank_within(of[order], members.groups.height)
+    return at[order], (rank < rules.k).astype(np.int64)
 
 
-def repeated(chunk: Chunk, rows: pl.DataFrame, rules: Rules) -> tuple[np.ndarray, np.ndarray]:
+def repeated(chunk: Chunk, members: Members, at: Ints, rules: Rules) -> tuple[Ints, Ints]:
     """Fewer than K: every member once, and K - n draws by (seed, example, module, key, position, number)."""
     names = fold_strings(start(2, len(chunk.modules)), pl.Series(chunk.modules, dtype=pl.String))
-    runs = runs_of(rows.get_column("gid"))
-    sizes, starts = runs.sizes, runs.starts
-    heads = rows[starts]
+    keys = np.array(chunk.keys, dtype=np.uint64)
+    runs = column_runs(pl.Series(members.runs.of[at]))
+    heads = members.groups.select("kind", "p")[members.runs.of[at[runs.starts]]]
     kind = heads.get_column("kind").to_numpy()
-    state = fold_strings(
-        start(rules.seed, len(heads)), chunk.rollouts.get_column("example_id").gather(heads.get_column("r"))
-    )
-    state = fold(
-        fold(state, names[kind // len(chunk.keys)]), np.array(chunk.keys, dtype=np.uint64)[kind % len(chunk.keys)]
-    )
+    ids = chunk.rollouts.get_column("example_id").gather(members.rows.get_column("r").gather(at[runs.starts]))
+    state = fold_strings(start(rules.seed, len(ids)), ids)
+    state = fold(fold(state, names[kind // len(keys)]), keys[kind % len(keys)])
     state = fold(state, heads.get_column("p").to_numpy())
-    extra = rules.k - sizes
-    group = np.repeat(np.arange(len(sizes)), extra)
-    turn = np.arange(len(group)) - np.repeat(np.cumsum(extra) - extra, extra)
-    picked = fold(state[group], turn) % sizes[group].astype(np.uint64)
-    places = starts[group] + picked.astype(np.int64)
-    return rows.get_column("at").to_numpy(), 1 + np.bincount(places, minlength=rows.height)
+    draws = runs_of(rules.k - runs.sizes)
+    turn = np.arange(len(draws.of)) - draws.starts[draws.of]
+    picked = fold(state[draws.of], turn) % runs.sizes[draws.of].astype(np.uint64)
+    places = runs.starts[draws.of] + picked.astype(np.int64)
+    return at, 1 + np.bincount(places, minlength=len(at))

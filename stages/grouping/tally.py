@@ -5,9 +5,10 @@ from __future__ import annotations
 import polars as pl
 
 from stages.grouping.job import Result
+from stages.grouping.pad import FILL
 
-FINE = 10**9
-"""Advantages are summed in whole billionths, so that the summary does not depend on the order of a sum."""
+FINE = 10**6
+"""Advantages are summed in whole millionths, so that the summary does not depend on the order of a sum."""
 
 FIGURES = {
     "invocations": "sum",
@@ -34,15 +35,15 @@ FIGURES = {
     "weighted_sum": "sum",
     "moving": "sum",
 }
-"""The figures of a place (module, position), and how those of two chunks become one. Rewards are in millionths,
-advantages in billionths."""
+"""The figures of a place (module, position), and how those of two chunks become one. Rewards and advantages
+are in millionths."""
 
 PLACE = ("module", "p")
 
 
 def tally(result: Result) -> pl.DataFrame:
     """A chunk's figures per place."""
-    parts = [_of_calls(result), _of_groups(result), _of_candidates(result), _of_rows(result)]
+    parts = [_of_calls(result), _of_groups(result)]
     return add_up([part.select(*PLACE, pl.exclude(PLACE).cast(pl.Int128)) for part in parts])
 
 
@@ -82,66 +83,46 @@ def _of_calls(result: Result) -> pl.DataFrame:
 
 
 def _of_groups(result: Result) -> pl.DataFrame:
-    chunk = result.grouped.chunk
-    live = ~pl.col("small")
-    figures = (
-        result.groups.with_columns(m=pl.col("kind") // len(chunk.keys))
-        .group_by("m", "p")
-        .agg(
-            groups=(~pl.col("out")).sum(),
-            flat_groups=pl.col("flat").sum(),
-            small_groups=pl.col("small").sum(),
-            formed=live.sum(),
-            range_sum=pl.col("range").filter(live).sum(),
-        )
+    """Figures of groups and of their members, summed over each group first: a run of rows."""
+    members, times, chunk = result.grouped.members, pl.Series(result.grouped.times), result.grouped.chunk
+    rows, size = members.rows, pl.Series(members.runs.sizes)
+    fine, early = _fine(result.advantage), rows.get_column("early")
+    counted = fine if not early.any() else fine * (~early).cast(pl.Int64)
+    sums = {
+        "members": times,
+        "not_selected": (times == 0).cast(pl.Int64),
+        "before_sum": counted,
+        "after_sum": counted * times,
+        "weighted_sum": fine.abs() * times,
+        "copies_fill": ((rows.get_column("copy") == FILL) & (times > 0)).cast(pl.Int64),
+        "moving": ((result.advantage != 0) & (times > 0)).cast(pl.Int64),
+    }
+    sums = {name: members.runs.sum(values) for name, values in sums.items()}
+    sums["weighted_sum"] = (sums["weighted_sum"] * members.groups.get_column("weight")).round().cast(pl.Int64)
+    sums["candidates"] = members.groups.get_column("n")
+    sums["attempts"] = size - sums["candidates"]
+    sums["selected"] = sums["members"] - sums["attempts"]
+    sums["copies_select"] = sums["members"] - size + sums["not_selected"]
+    groups = members.groups.with_columns(m=pl.col("kind") // len(chunk.keys), **sums)
+    live, written = ~pl.col("small"), ~pl.col("out")
+    of_live, of_written = sums.keys() & FORMED, sums.keys() - FORMED
+    found = groups.group_by("m", "p").agg(
+        *(pl.col(name).filter(live).sum() for name in sorted(of_live)),
+        *(pl.col(name).filter(written).sum() for name in sorted(of_written)),
+        groups=written.sum(),
+        flat_groups=pl.col("flat").sum(),
+        small_groups=pl.col("small").sum(),
+        formed=live.sum(),
+        range_sum=pl.col("range").filter(live).sum(),
+        size_min=pl.col("members").filter(written).min(),
+        size_max=pl.col("members").filter(written).max(),
     )
-    return _named(figures, chunk.modules)
+    return _named(found, chunk.modules)
 
 
-def _of_candidates(result: Result) -> pl.DataFrame:
-    """Means of the advantage before and after selection, over counted members of groups that are not small."""
-    live = ~result.groups.get_column("small").gather(result.candidates.get_column("gid"))
-    rows = result.candidates.filter(live, ~pl.col("early"))
-    of = result.groups.select("kind", "p")[rows.get_column("gid")]
-    frame = rows.hstack(of).select("kind", "p", "times", fine=_fine(pl.col("advantage")))
-    figures = frame.group_by("kind", "p").agg(
-        candidates=pl.len(),
-        not_selected=(pl.col("times") == 0).sum(),
-        before_sum=pl.col("fine").sum(),
-        selected=pl.col("times").sum(),
-        after_sum=(pl.col("fine") * pl.col("times")).sum(),
-    )
-    figures = figures.with_columns(m=pl.col("kind") // len(result.grouped.chunk.keys)).drop("kind")
-    return _named(figures, result.grouped.chunk.modules)
+FORMED = {"candidates", "not_selected", "before_sum", "selected", "after_sum"}
+"""Figures over the members of all groups with enough rollouts; the others are over the groups written."""
 
 
-def _fine(value: pl.Expr) -> pl.Expr:
-    return (value * FINE).round().cast(pl.Int128)
-
-
-def _of_rows(result: Result) -> pl.DataFrame:
-    """Members written; those of a trajectory stand at the place of their call."""
-    rows, chunk = result.rows, result.grouped.chunk
-    if chunk is result.chunk:
-        of = result.groups.select("kind", "p")[rows.get_column("gid")]
-        of = of.select("p", m=pl.col("kind") // len(chunk.keys))
-    else:
-        of = result.calls.select("m", "p")[rows.get_column("row")]
-    worth = _fine((pl.col("advantage") * pl.col("weight")).abs())
-    figures = (
-        rows.hstack(of)
-        .group_by("m", "p")
-        .agg(
-            members=pl.len(),
-            copies_fill=(pl.col("copy") == 1).sum(),
-            copies_select=(pl.col("copy") == 2).sum(),
-            attempts=pl.col("early").sum(),
-            weighted_sum=worth.sum(),
-            moving=(pl.col("advantage") != 0).sum(),
-        )
-    )
-    sizes = rows.group_by("gid").agg(size=pl.len()).sort("gid")
-    at = result.groups.select("kind", "p")[sizes.get_column("gid")].select("p", m=pl.col("kind") // len(chunk.keys))
-    spans = sizes.hstack(at).group_by("m", "p").agg(size_min=pl.col("size").min(), size_max=pl.col("size").max())
-    named = [_named(figures, result.chunk.modules), _named(spans, chunk.modules)]
-    return pl.concat(named, how="diagonal")
+def _fine(value: pl.Series) -> pl.Series:
+    return (value.fill_nan(0.0) * FINE).round().cast(pl.Int64)

@@ -37,7 +37,7 @@ def as_members(
     worth = _worth(calls, rollouts, rules)
     calls = calls.with_columns(worth.gather(calls.get_column("r")).alias("q"))
     members = live.with_columns(worth.gather(live.get_column("r")).alias("q")).select(
-        row="r", r="r", lane=pl.col("r").cast(pl.Int64), p=pl.lit(0, dtype=pl.Int32), q="q",
+        row="r", r="r", kind=pl.lit(0, dtype=pl.Int64), p=pl.lit(0, dtype=pl.Int32), q="q",
         early=pl.lit(False), copy=pl.lit(ORIGINAL, dtype=pl.UInt8),
     )  # fmt: skip
     return replace(chunk, modules=(NAME,), keys=(0,), positions=1), members.select(MEMBER), calls

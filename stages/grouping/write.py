@@ -55,7 +55,7 @@ class Totals:
         self.invocations += calls
         self.duplicates += result.chunk.duplicates
         self.silent += quiet
-        self.groups += int((~result.groups.get_column("out")).sum())
+        self.groups += int((~result.grouped.members.groups.get_column("out")).sum())
         self.members += result.rows.height
         self.figures = add_up([self.figures, tally(result)])
         both = pl.concat([self.excluded, reasons(result).select(self.excluded.columns)])
