@@ -32,6 +32,7 @@ class TableWriter:
         metadata = {NAME_KEY: spec.name.encode(), VERSION_KEY: str(spec.version).encode()}
         self._schema = pa.schema(fields, metadata=metadata)
         self._writer = pq.ParquetWriter(path, self._schema, compression="zstd", compression_level=3, store_schema=False)
+        self._writer.add_key_value_metadata(metadata)  # without the Arrow schema, that of the schema is not written
         self._waiting: list[pa.Table] = []
         self._rows = 0
         self.rows = 0
