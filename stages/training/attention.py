@@ -109,6 +109,7 @@ def tree_attention(
             module, query, key, value, attention_mask, scaling=scaling, **options
         )
         return output
+    query, key, value = (states.to(tree.bias.dtype) for states in (query, key, value))
     _, heads, size, width = query.shape
     kv_heads, blocks, queries = key.shape[1], tree.bias.shape[0], tree.queries
     share = heads // kv_heads

@@ -29,9 +29,7 @@ class Baselines:
     reference_is_old: bool
 
 
-def score_all(
-    scorer: Scorer, rows: Sequence[Row], budget: int, progress: Callable[[int, int], None]
-) -> Tensors:
+def score_all(scorer: Scorer, rows: Sequence[Row], budget: int, progress: Callable[[int, int], None]) -> Tensors:
     """Score every row with the weights as they are, in evaluation mode.
 
     Raises:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from trl import GRPOConfig
 
 
-def trl_config(objective: Objective, train: TrainSection, folder: Path, *, steps: int, seed: int, cpu: bool) -> GRPOConfig:
+def trl_config(
+    objective: Objective, train: TrainSection, folder: Path, *, steps: int, seed: int, cpu: bool
+) -> GRPOConfig:
     """The configuration of a trainer that generates, saves and reports nothing.
 
     Args:

@@ -171,9 +171,8 @@ def rho_of(
     if objective.rho == "none":
         return torch.ones_like(old), whole
     rho = (difference if objective.rho_level == "token" else whole[:, None].expand_as(old)).exp()
-    if objective.rho == "truncate":
-        return rho.clamp(max=objective.rho_max), whole
-    return rho.masked_fill(rho > objective.rho_max, 0.0), whole
+    bound = min(objective.rho_max, torch.finfo(rho.dtype).max)
+    return (rho.clamp(max=bound) if objective.rho == "truncate" else rho.masked_fill(rho > bound, 0.0)), whole
 
 
 def effective_share(log_rho: torch.Tensor) -> float:

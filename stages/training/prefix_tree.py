@@ -116,9 +116,7 @@ def cut(tree: PrefixTree, queries: int) -> Blocks:
     return Blocks(queries, keys, visible)
 
 
-def _show(
-    visible: npt.NDArray[np.bool_], outer: list[Ids], first: int, end: int, above: Ids, queries: int
-) -> None:
+def _show(visible: npt.NDArray[np.bool_], outer: list[Ids], first: int, end: int, above: Ids, queries: int) -> None:
     """Mark what the nodes of one run see, block by block."""
     for block in range(first // queries, (end - 1) // queries + 1):
         start, outside = block * queries, outer[block]

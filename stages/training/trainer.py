@@ -196,9 +196,7 @@ class OfflineTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has no type info
             self.sums.add(tokens, bucket.kl_old, bucket.log_rho, means)
         return total
 
-    def _get_per_token_logps_and_entropies(
-        self, *args: Any, **options: Any
-    ) -> tuple[torch.Tensor, torch.Tensor, None]:
+    def _get_per_token_logps_and_entropies(self, *args: Any, **options: Any) -> tuple[torch.Tensor, torch.Tensor, None]:
         """What `_prepare_inputs` has scored for the bucket at hand."""
         return self._scored.log_probs, self._scored.entropy, None
 
@@ -221,7 +219,8 @@ class OfflineTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has no type info
             "members": len(chosen),
             "groups": len(np.unique(self.members.group[chosen])),
             "completion_tokens": int(lengths.sum()),
-            "row_tokens": int(lengths.sum()) + sum(len(self.members.rows[row].prompt) for row in self.members.row[chosen]),
+            "row_tokens": int(lengths.sum())
+            + sum(len(self.members.rows[row].prompt) for row in self.members.row[chosen]),
             **figures,
         }
         if not np.isfinite(loss):

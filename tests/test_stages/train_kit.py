@@ -126,7 +126,9 @@ def write_artifacts(root: Path, calls: list[Call], cache: Path) -> tuple[Inputs,
     first = {"policy": policy_digest(base.digest, {}), "base": base.digest, "adapters": "{}", "iteration": 0}
     write_table([first], root / "base" / "policies.parquet", POLICIES)
     write_table(
-        [_invocation(index, call) for index, call in enumerate(calls)], root / "rollout" / "invocations.parquet", INVOCATIONS
+        [_invocation(index, call) for index, call in enumerate(calls)],
+        root / "rollout" / "invocations.parquet",
+        INVOCATIONS,
     )
     members: list[dict[str, Any]] = []
     for index, call in enumerate(calls):
@@ -178,14 +180,17 @@ def _member(index: int, call: Call, copy: int, before: list[dict[str, Any]]) -> 
 
 def recipe(**train_fields: Any) -> Recipe:
     """A float32 recipe on the tiny model; `adapter`, `rollout` and `group` are sections, the rest is train's."""
-    sections = {name: train_fields.pop(name) for name in ("adapter", "rollout", "group", "model") if name in train_fields}
+    sections = {
+        name: train_fields.pop(name) for name in ("adapter", "rollout", "group", "model") if name in train_fields
+    }
     document: dict[str, Any] = {
         "name": "t",
         "model": {"base": "tiny-random", "dtype": "float32"},
         "program": {"factory": "x:y", "metric": "x:y"},
         "examples": {"path": "x.csv", "inputs": ["a"]},
         "adapter": {"r": 4, "alpha": 8},
-        "train": {"precision": "float32", "learning_rate": 1e-3, "examples_per_step": 8, "ess_floor": 0.0} | train_fields,
+        "train": {"precision": "float32", "learning_rate": 1e-3, "examples_per_step": 8, "ess_floor": 0.0}
+        | train_fields,
     }
     return Recipe.model_validate(document | sections)
 
