@@ -25,13 +25,13 @@ from stages.grouping.hashing import U64, fold, fold_strings, start
 from stages.grouping.load import Chunk
 from stages.grouping.reasons import reason
 from stages.grouping.rules import Rules
-from stages.grouping.runs import Bools, Ints, compact, runs_of
+from stages.grouping.runs import Bools, Ints, compact, greatest_by, runs_of
 
 ORIGINAL, FILL, SELECT = 0, 1, 2
 """Codes of `copy`, in the order of schemas.groups.COPY_KINDS."""
 
 MEMBER = ("row", "r", "kind", "p", "q", "early", "copy")
-"""Columns of candidate members: source call, rollout, rank of module and key, position, reward, attempt or not, copy."""
+"""Columns of candidate members: source call, rollout, rank of (module, key), position, reward, attempt?, copy."""
 
 
 def pad(chunk: Chunk, calls: pl.DataFrame, rollouts: pl.DataFrame, rules: Rules) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -106,9 +106,7 @@ def _lanes(chunk: Chunk, calls: pl.DataFrame) -> Lanes:
         calls.select(flag).to_series().to_numpy() for flag in ("final", pl.col("final") & pl.col("reason").is_null())
     )
     p, size = calls.get_column("p").to_numpy(), len(names)
-    reach, top = np.full(size, -1, dtype=np.int64), np.full(size, -1, dtype=np.int64)
-    np.maximum.at(reach, of[final], p[final])
-    np.maximum.at(top, of[sound], p[sound])
+    reach, top = greatest_by(of[final], p[final], size), greatest_by(of[sound], p[sound], size)
     usable = np.bincount(of[sound], minlength=size)
     return Lanes(of, rollout, kind, set_, len(sets), reach, usable, top, np.flatnonzero(usable))
 
@@ -133,8 +131,7 @@ def _shortest(lanes: Lanes) -> Ints:
 def _copies(chunk: Chunk, members: pl.DataFrame, lanes: Lanes, rules: Rules) -> pl.DataFrame:
     """The copies that fill lanes up to the last usable position of their set."""
     live = lanes.live
-    end = np.full(lanes.sets, -1, dtype=np.int64)
-    np.maximum.at(end, lanes.set[live], lanes.top[live])
+    end = greatest_by(lanes.set[live], lanes.top[live], lanes.sets)
     short = live[lanes.reach[live] < end[lanes.set[live]]]
     spans = runs_of(end[lanes.set[short]] - lanes.reach[short])
     lane = short[spans.of]

@@ -16,9 +16,6 @@ from stages.grouping.rules import Rules
 from stages.grouping.spool import spool
 from stages.grouping.tables import Tables, explain
 
-BLOCK = 1 << 17
-"""Rows are read in multiples of this, the row groups of our own files."""
-
 
 class UnorderedError(Exception):
     """The tables cannot be walked side by side."""
@@ -37,17 +34,16 @@ def side_by_side(tables: Tables, rules: Rules, rows: int) -> Iterator[Chunk]:
     """
     if not tables.ordered:
         raise UnorderedError
-    step = max(BLOCK, rows // BLOCK * BLOCK)
     share = tables.rollout_rows / max(1, tables.rows)
     rollouts, calls = read(tables.rollouts.limit(0), tables, rules), read(tables.calls.limit(0), tables, rules)
     at_rollout = at_call = 0
     while at_call < tables.rows or at_rollout < tables.rollout_rows:
-        more = read(tables.calls.slice(at_call, step), tables, rules)
+        more = read(tables.calls.slice(at_call, rows), tables, rules)
         at_call += more.height
         calls = pl.concat([calls, more])
         last = at_call >= tables.rows
         while at_rollout < tables.rollout_rows and (last or not _reached(rollouts, calls)):
-            want = tables.rollout_rows - at_rollout if last else max(BLOCK // 8, round(more.height * share))
+            want = tables.rollout_rows - at_rollout if last else max(1024, round(more.height * share))
             found = read(tables.rollouts.slice(at_rollout, want), tables, rules)
             at_rollout += found.height
             rollouts = pl.concat([rollouts, found])

@@ -77,3 +77,12 @@ def compact(keys: Ints, size: int) -> tuple[Ints, Ints]:
         return keys, np.arange(size)
     values, ranks = np.unique(keys, return_inverse=True)
     return ranks.astype(np.int64), values
+
+
+def greatest_by(keys: Ints, values: npt.NDArray[np.integer], size: int) -> Ints:
+    """For each key below `size` the greatest of its values, -1 where it has none. Quick where they rise."""
+    found = np.full(size, -1, dtype=np.int64)
+    found[keys] = values
+    if (found[keys] < values).any():
+        np.maximum.at(found, keys, values)
+    return found

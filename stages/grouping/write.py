@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -69,6 +70,10 @@ class Totals:
         return {name: count for name, count in sorted(counts.items()) if count}
 
 
+RANGE = 1 << 18
+"""Invocations of a range at most: small enough for caches, and for one range to be written while the next is made."""
+
+
 def write_tables(tables: Tables, ages: pl.DataFrame, rules: Rules, limit: int, out: Out) -> Totals:
     """Write groups, excluded and summary.
 
@@ -76,17 +81,16 @@ def write_tables(tables: Tables, ages: pl.DataFrame, rules: Rules, limit: int, o
         tables: the inputs.
         ages: see `sources.policy_ages`.
         rules: the recipe's rules.
-        limit: above this many invocations the job works by ranges.
+        limit: hold no more than about this many invocations at once.
         out: where to.
     """
-    if tables.rows <= limit:
-        totals = _write(lambda: whole(tables, rules), tables, ages, rules, out)
-    else:
-        try:
-            totals = _write(lambda: side_by_side(tables, rules, limit // 4), tables, ages, rules, out)
-        except UnorderedError:
-            folder = out.scratch / "ranges"
-            totals = _write(lambda: spooled(tables, rules, limit // 4, folder), tables, ages, rules, out)
+    job = Job(tables, ages, rules, out)
+    rows = max(1, min(RANGE, limit // 4))
+    try:
+        totals = job.run(lambda: side_by_side(tables, rules, rows))
+    except UnorderedError:
+        ranges = lambda: spooled(tables, rules, max(rows, limit // 4), out.scratch / "ranges")  # noqa: E731
+        totals = job.run(ranges if tables.rows > limit else lambda: whole(tables, rules))
     path = out.scratch / "summary.parquet"
     write_table(summary_rows(totals.figures, totals.excluded), path, SUMMARY)
     for name in ("groups.parquet", "excluded.parquet", "summary.parquet"):
@@ -94,26 +98,44 @@ def write_tables(tables: Tables, ages: pl.DataFrame, rules: Rules, limit: int, o
     return totals
 
 
-def _write(chunks: Chunks, tables: Tables, ages: pl.DataFrame, rules: Rules, out: Out) -> Totals:
-    modules = _deviations(chunks, ages, rules) if rules.group.scale == "module_std" else {}
-    totals = Totals()
-    with (
-        TableWriter(out.scratch / "groups.parquet", GROUPS) as groups,
-        TableWriter(out.scratch / "excluded.parquet", EXCLUDED) as excluded,
-    ):
+@dataclass(frozen=True)
+class Job:
+    """One pass over all chunks, two where a deviation over the whole table is wanted."""
+
+    tables: Tables
+    ages: pl.DataFrame
+    rules: Rules
+    out: Out
+
+    def run(self, chunks: Chunks) -> Totals:
+        """Write groups and excluded; one thread writes a chunk while the next one is made."""
+        modules = self._deviations(chunks) if self.rules.group.scale == "module_std" else {}
+        totals = Totals()
+        with (
+            TableWriter(self.out.scratch / "groups.parquet", GROUPS) as groups,
+            TableWriter(self.out.scratch / "excluded.parquet", EXCLUDED) as excluded,
+            ThreadPoolExecutor(1, thread_name_prefix="group-writer") as thread,
+        ):
+            waiting: Future[None] | None = None
+            for chunk in chunks():
+                result = finish(chunk, select_members(chunk, self.ages, self.rules), modules, self.rules)
+                if waiting:
+                    waiting.result()
+                waiting = thread.submit(self._emit, result, groups, excluded, totals)
+            if waiting:
+                waiting.result()
+        return totals
+
+    def _emit(self, result: Result, groups: TableWriter, excluded: TableWriter, totals: Totals) -> None:
+        groups.write(groups_table(result))
+        left = excluded_table(result)
+        excluded.write(left)
+        totals.add(result, left.num_rows)
+        self.out.progress(totals.invocations, self.tables.rows, "invocations", groups=float(totals.groups))
+
+    def _deviations(self, chunks: Chunks) -> dict[str, ModuleMoments]:
+        found: dict[str, ModuleMoments] = {}
         for chunk in chunks():
-            result = finish(chunk, select_members(chunk, ages, rules), modules, rules)
-            groups.write(groups_table(result))
-            left = excluded_table(result)
-            excluded.write(left)
-            totals.add(result, left.num_rows)
-            out.progress(totals.invocations, tables.rows, "invocations", groups=float(totals.groups))
-    return totals
-
-
-def _deviations(chunks: Chunks, ages: pl.DataFrame, rules: Rules) -> dict[str, ModuleMoments]:
-    found: dict[str, ModuleMoments] = {}
-    for chunk in chunks():
-        for name, sums in sums_by_module(select_members(chunk, ages, rules)).items():
-            found[name] = found.get(name, ModuleMoments()) + sums
-    return found
+            for name, sums in sums_by_module(select_members(chunk, self.ages, self.rules)).items():
+                found[name] = found.get(name, ModuleMoments()) + sums
+        return found
