@@ -1,0 +1,94 @@
+"""What the README tells a user to type is typed here."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.test_e2e.kit import ROOT, artifact, mmgrpo, state
+
+README = (ROOT / "README.md").read_text()
+FILES = re.findall(r"<!-- test: (\S+) -->\n```\w+\n(.*?)```", README, re.DOTALL)
+SHELL = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+TINY = ("--set", "model.base=tiny-random", "--set", "model.dtype=float32", "--set", "train.precision=float32")
+SMALL = ("--set", "rollout.examples=2", "--set", "rollout.rollouts=3", "--set", "rollout.sampling.max_new_tokens=8")
+QUICK = ("--set", "evaluate.sampling.max_new_tokens=8", "--set", "adapter.r=2", "--exec", "progress=off")
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Path:
+    """A folder to type commands in: `data` as in the repository, and `mmgrpo` on the path."""
+    shutil.copytree(ROOT / "data" / "tiny", tmp_path / "data" / "tiny")
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "mmgrpo").write_text(f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" -m pipeline.cli "$@"\n')
+    # Stands in for Slurm: runs the wrapped command at once and prints a job number.
+    (tools / "sbatch").write_text('#!/bin/sh\nfor last; do :; done\nsh -c "$last" >&2 && echo 1\n')
+    for tool in tools.iterdir():
+        tool.chmod(0o755)
+    return tmp_path
+
+
+def type_in(shell: Path, commands: str) -> None:
+    environment = {**os.environ, "PATH": f"{shell / 'bin'}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["sh", "-e", "-c", commands], cwd=shell, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def unpack(folder: Path, name: str, examples: str) -> Path:
+    for path, text in FILES:
+        if path.startswith(f"{name}/"):
+            (folder / path).parent.mkdir(exist_ok=True)
+            (folder / path).write_text(text)
+    (folder / name / "examples.csv").write_text(examples)
+    return folder / name / "recipe.toml"
+
+
+def test_the_first_lines_name_the_two_commands_and_the_makefile_has_them() -> None:
+    assert re.findall(r"^make (\w+)", SHELL[0], re.MULTILINE) == ["demo", "test"]
+    assert {"demo", "test", "setup"} <= set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def test_every_command_of_the_overview_works_in_order(shell: Path) -> None:
+    block = next(block for block in SHELL if "mmgrpo lineage" in block)
+    assert {line.split()[1] for line in block.splitlines()} == {
+        "run", "plan", "stage", "evaluate", "verify", "lineage", "report", "doctor",
+    }  # fmt: skip
+    # doctor fails where something is missing, such as the small model's package; the rest may not.
+    type_in(shell, "\n".join(line for line in block.splitlines() if "doctor" not in line))
+
+
+def test_the_scheduler_chain_runs_one_iteration(shell: Path) -> None:
+    block = next(block for block in SHELL if "sbatch" in block)
+    block = block.replace("recipe.toml", "data/tiny/recipe.toml").replace("/shared/run", "shared-run")
+    type_in(shell, block)
+    assert sorted(state(shell / "shared-run").iterations[0]) == ["group", "rollout", "train"]
+    assert len(state(shell / "shared-run").evaluations["dev"]) == 2
+
+
+def test_bring_your_own_function(tmp_path: Path) -> None:
+    examples = "text,keywords,split\n" + "".join(f"text {i},a e o,{'dev' if i > 3 else 'train'}\n" for i in range(6))
+    recipe = unpack(tmp_path, "own", examples)
+    assert mmgrpo("run", recipe, "--run-dir", tmp_path / "run", "--iterations", "1", *TINY, *SMALL, *QUICK) == 0
+    statuses = artifact(tmp_path / "run", "rollout").manifest.metrics["statuses"]
+    assert set(statuses) <= {"ok", "parse_failed"}
+    assert mmgrpo("verify", tmp_path / "run") == 0
+
+
+def test_bring_your_own_dspy_program(tmp_path: Path) -> None:
+    examples = "question,answer,split\n" + "".join(f"q {i},a,{'dev' if i > 3 else 'train'}\n" for i in range(6))
+    recipe = unpack(tmp_path, "dspy", examples)
+    retries = ("--set", "rollout.parse_retries=0", "--set", "evaluate.parse_retries=0", "--set", "model.context=2048")
+    assert (
+        mmgrpo("run", recipe, "--run-dir", tmp_path / "run", "--iterations", "1", *TINY, *SMALL, *QUICK, *retries) == 0
+    )
+    # A random model never writes DSPy's field markers: every run fails to parse, and that is what is recorded.
+    assert artifact(tmp_path / "run", "rollout").manifest.metrics["statuses"] == {"parse_failed": 6}
