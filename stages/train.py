@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +26,20 @@ from stages.training.plan import make_plan, plan_rows
 
 if TYPE_CHECKING:
     from stages.engines.models import BaseModel
+    from stages.training.objective import Objective
     from stages.training.plan import PlannedStep
 
 NAME = "train"
 VERSION = 1
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is trained on, and how."""
+
+    objective: Objective
+    members: Members
+    plan: list[PlannedStep]
 
 
 def recipe_slice(recipe: Recipe) -> dict[str, Any]:
@@ -66,7 +77,7 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
     if not outcome.exists():
         draft = out.scratch / "outcome.partial"
         shutil.rmtree(draft, ignore_errors=True)
-        figures = _fit(inputs, recipe, execution, out, (objective, members, plan), draft)
+        figures = _fit(inputs, recipe, execution, out, work=Work(objective, members, plan), draft=draft)
         _finish(inputs, draft, figures)
         draft.rename(outcome)  # from here on a restart has only to move files
     metrics: dict[str, Any] = json.loads((outcome / "metrics.json").read_text())
@@ -111,19 +122,18 @@ def _plan(inputs: Inputs, recipe: Recipe, members: Members, out: Out) -> list[Pl
     return plan
 
 
-def _fit(
-    inputs: Inputs, recipe: Recipe, execution: Execution, out: Out, what: tuple[Any, Members, Any], draft: Path
-) -> dict[str, Any]:
+def _fit(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out, *, work: Work, draft: Path) -> dict[str, Any]:
     from stages.training.fit import Job, fit, read_outcome
     from stages.training.objective import check_steps
 
-    objective, members, plan = what
     base = _base(inputs, recipe, execution)
     previous = inputs.artifacts["previous"].path if "previous" in inputs.artifacts else None
     done = 0 if previous is None else int(read_outcome(previous)["run_steps"])
-    check_steps(recipe.train, done + len(plan))
-    job = Job(recipe, execution, objective, base, previous, int(inputs.params["iteration"]), members, plan, done)
-    return fit(job, draft, out) | {"members": len(members), "groups": len(set(members.group.tolist()))}
+    check_steps(recipe.train, done + len(work.plan))
+    iteration = int(inputs.params["iteration"])
+    job = Job(recipe, execution, work.objective, base, previous, iteration, work.members, work.plan, done)
+    groups = len(set(work.members.group.tolist()))
+    return fit(job, draft, out) | {"members": len(work.members), "groups": groups}
 
 
 def _base(inputs: Inputs, recipe: Recipe, execution: Execution) -> BaseModel:

@@ -62,7 +62,7 @@ class _BlockAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
+    def forward(  # noqa: PLR0917  # autograd passes by position
         ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor, scale: float
     ) -> torch.Tensor:
         mixed = torch.empty_like(query)
@@ -92,6 +92,10 @@ def _weights(query: torch.Tensor, key: torch.Tensor, bias: torch.Tensor, scale: 
     return torch.softmax(torch.matmul(query * scale, key.transpose(-1, -2)).add_(bias), dim=-1)
 
 
+_take_nodes: Any = _TakeNodes.apply
+_block_attention: Any = _BlockAttention.apply
+
+
 def tree_attention(
     module: torch.nn.Module,
     query: torch.Tensor,
@@ -118,7 +122,7 @@ def tree_attention(
     folded = padded.permute(2, 0, 1, 3, 4).reshape(blocks, kv_heads, share * queries, width)
     keys, values = _block_rows(key, tree, blocks), _block_rows(value, tree, blocks)
     if query.device.type == "cpu":
-        mixed = _BlockAttention.apply(folded, keys, values, tree.bias, scaling)
+        mixed = _block_attention(folded, keys, values, tree.bias, scaling)
     else:
         mixed = scaled_dot_product_attention(folded, keys, values, attn_mask=tree.bias, scale=scaling)
     unfolded = mixed.view(blocks, kv_heads, share, queries, width).permute(0, 3, 1, 2, 4)
@@ -129,7 +133,7 @@ def _block_rows(states: torch.Tensor, tree: TreeLayout, blocks: int) -> torch.Te
     """(1, H, N, d) keys or values as (n, H, K, d): those of every block."""
     _, heads, size, width = states.shape
     flat = states[0].transpose(0, 1).reshape(size, heads * width)
-    taken = _TakeNodes.apply(flat, tree.keys)
+    taken: torch.Tensor = _take_nodes(flat, tree.keys)
     return taken.view(blocks, -1, heads, width).transpose(1, 2)
 
 

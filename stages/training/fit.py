@@ -81,7 +81,7 @@ def _fit(job: Job, folder: Path, out: Out) -> dict[str, Any]:
     scored = time.monotonic()
     adam, schedule, rows = _resume(job, scorer.model, out)
     taken = len(rows)
-    trainer = _trainer(job, scorer, baselines, (adam, schedule), rows, out)
+    trainer = _trainer(job, scorer, baselines, (adam, schedule), rows=rows, out=out)
     if taken < len(job.plan):
         trainer.train()
     out.telemetry(
@@ -166,7 +166,7 @@ def _resume(
 
 
 def _trainer(
-    job: Job, scorer: Scorer, baselines: Baselines, optimizers: tuple[Any, Any], rows: list[dict[str, Any]], out: Out
+    job: Job, scorer: Scorer, baselines: Baselines, optimizers: tuple[Any, Any], *, rows: list[dict[str, Any]], out: Out
 ) -> OfflineTrainer:
     """TRL's trainer for the steps that are left."""
     from datasets import Dataset
@@ -233,14 +233,14 @@ def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 @contextlib.contextmanager
 def _isolated(threads: int | None) -> Iterator[None]:
     """Give back the process as it was: TRL seeds every global generator, and threads are a setting of the process."""
-    before = random.getstate(), np.random.get_state(), torch.get_rng_state(), torch.get_num_threads()  # noqa: NPY002
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state(), torch.get_num_threads()
     if threads is not None:
         torch.set_num_threads(threads)
     try:
         yield
     finally:
         random.setstate(before[0])
-        np.random.set_state(before[1])  # noqa: NPY002
+        np.random.set_state(before[1])
         torch.set_rng_state(before[2])
         torch.set_num_threads(before[3])
 

@@ -17,7 +17,7 @@ _CHUNK_ELEMENTS = 1 << 24
 
 class _TargetLogProbs(torch.autograd.Function):
     @staticmethod
-    def forward(
+    def forward(  # noqa: PLR0917  # autograd passes by position
         ctx: Any,
         hidden: torch.Tensor,
         weight: torch.Tensor,
@@ -60,12 +60,16 @@ class _TargetLogProbs(torch.autograd.Function):
         return (total - sums[:, None] * expected).to(expected.dtype), None, None, None, None, None
 
 
+_log_probs: Any = _TargetLogProbs.apply
+
+
 def target_log_probs(
     hidden: torch.Tensor,
     head: torch.nn.Linear,
     temperature: torch.Tensor,
     position: torch.Tensor,
     target: torch.Tensor,
+    *,
     dtype: torch.dtype,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probabilities of targets, differentiable by `hidden`, and entropies, which are not.
@@ -85,7 +89,7 @@ def target_log_probs(
     precise = torch.promote_types(dtype, torch.float32)
     weight, bias = head.weight.to(dtype), None if head.bias is None else head.bias.to(dtype)
     with torch.autocast(hidden.device.type, enabled=False):
-        log_probs, entropy = _TargetLogProbs.apply(
+        log_probs, entropy = _log_probs(
             hidden.to(dtype), weight, bias, temperature.to(precise).reciprocal(), position, target
         )
     return log_probs, entropy

@@ -139,7 +139,7 @@ def step_shares(members: Members, chosen: list[int], objective: Objective) -> Sh
     return Shares(weight, tokens)
 
 
-def bucket_factor(objective: Objective, weight: float, members: int, tokens: float, total_tokens: float) -> float:
+def bucket_factor(objective: Objective, weight: float, *, members: int, tokens: float, total_tokens: float) -> float:
     """What TRL's loss of one bucket (members of equal weight) is multiplied by, to add up to the step's loss.
 
     TRL's own normalisation of a bucket: grpo, sapo and dr_grpo divide by its members, bnpo by its tokens, dapo and
@@ -155,7 +155,7 @@ def bucket_factor(objective: Objective, weight: float, members: int, tokens: flo
 def rho_of(
     old: torch.Tensor, sampling: torch.Tensor, mask: torch.Tensor, objective: Objective
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """rho = pi_0/mu, truncated or masked.
+    """The ratio rho = pi_0/mu, truncated or masked.
 
     Args:
         old: (B, T) log-probabilities under pi_0, scored by the trainer.

@@ -100,7 +100,7 @@ def cut(tree: PrefixTree, queries: int) -> Blocks:
     holders = np.searchsorted(first_nodes, np.arange(0, size, queries), side="right") - 1
     outer = [
         np.concatenate([tree.ancestors[run], np.arange(tree.runs[run][0], block * queries)])
-        for block, run in enumerate(holders)
+        for block, run in enumerate(holders.tolist())
     ]
     width = max(len(nodes) for nodes in outer) + queries
     keys = np.zeros((count, width), np.int64)
@@ -111,13 +111,14 @@ def cut(tree: PrefixTree, queries: int) -> Blocks:
         held = min(queries, size - start)
         keys[block, len(nodes) : len(nodes) + held] = np.arange(start, start + held)
         visible[block, held:, 0] = True
-    for (first, end), above in zip(tree.runs, tree.ancestors, strict=True):
-        _show(visible, outer, first, end, above, queries)
+    for run, above in zip(tree.runs, tree.ancestors, strict=True):
+        _show(visible, outer, run, above, queries)
     return Blocks(queries, keys, visible)
 
 
-def _show(visible: npt.NDArray[np.bool_], outer: list[Ids], first: int, end: int, above: Ids, queries: int) -> None:
+def _show(visible: npt.NDArray[np.bool_], outer: list[Ids], run: tuple[int, int], above: Ids, queries: int) -> None:
     """Mark what the nodes of one run see, block by block."""
+    first, end = run
     for block in range(first // queries, (end - 1) // queries + 1):
         start, outside = block * queries, outer[block]
         low, high = max(first, start), min(end, start + queries)

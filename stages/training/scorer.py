@@ -96,7 +96,7 @@ class Scorer:
             self._to(places[1]),
             self._to(position),
             self._to(np.concatenate([row.completion for row in rows])),
-            torch.bfloat16 if self.autocast else self.causal.get_output_embeddings().weight.dtype,
+            dtype=torch.bfloat16 if self.autocast else self.causal.get_output_embeddings().weight.dtype,
         )
         mask = torch.arange(int(lengths.max()))[None, :] < torch.from_numpy(lengths)[:, None]
         mask = mask.to(self.device)
@@ -155,10 +155,7 @@ def split(rows: Sequence[Row], budget: int, *, packed: bool) -> Iterator[list[in
         Indices into `rows`; every index once.
     """
     fed = [row.fed for row in rows]
-    if packed:
-        order = lexicographic(fed)
-    else:
-        order = sorted(lexicographic(fed), key=lambda index: len(fed[index]))
+    order = lexicographic(fed) if packed else sorted(lexicographic(fed), key=lambda index: len(fed[index]))
     batch: list[int] = []
     used = 0
     for index in order:

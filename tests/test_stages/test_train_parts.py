@@ -190,7 +190,7 @@ def test_the_head_equals_log_softmax_in_any_number_of_chunks(chunk: int, seed: i
     temperature = torch.tensor([1.0, 0.5, 2.0, 1.0, 1.0, 0.7], dtype=torch.float64)
     before, module._CHUNK_ELEMENTS = module._CHUNK_ELEMENTS, chunk
     try:
-        got, entropy = target_log_probs(hidden, head, temperature, position, target, torch.float64)
+        got, entropy = target_log_probs(hidden, head, temperature, position, target, dtype=torch.float64)
     finally:
         module._CHUNK_ELEMENTS = before
     logs = torch.log_softmax(head(hidden) / temperature[:, None], -1)

@@ -133,7 +133,7 @@ def write_artifacts(root: Path, calls: list[Call], cache: Path) -> tuple[Inputs,
     members: list[dict[str, Any]] = []
     for index, call in enumerate(calls):
         for copy in range(call.copies):
-            members.append(_member(index, call, copy, members))  # noqa: PERF401  # each looks at those before it
+            members.append(_member(index, call, copy, members))
     write_table(members, root / "group" / "groups.parquet", GROUPS)
     inputs = {name: artifact(root / name) for name in ("base", "rollout", "group")}
     return Inputs(inputs, {"iteration": 0}, root), base
