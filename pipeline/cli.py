@@ -65,6 +65,11 @@ def _parser() -> argparse.ArgumentParser:
     lineage.add_argument("--rollout", metavar="ID", help="what came of this rollout")
     lineage.add_argument("--json", action="store_true", help="machine-readable output")
     _run_command(commands, "report", "write report.html and report.json into the run folder")
+    export = commands.add_parser("export", help="write the groups of an iteration joined with their tokens")
+    export.add_argument("what", choices=["groups"])
+    export.add_argument("run", type=Path, help="a run folder")
+    export.add_argument("target", type=Path, help="the Parquet file to write")
+    export.add_argument("--iteration", type=_count, default=0, metavar="I", help="which iteration (default 0)")
     doctor = commands.add_parser("doctor", help="what is installed, what is missing, and what mends it")
     doctor.add_argument("--cache", type=Path, help="folder of converted models")
     return parser

@@ -117,6 +117,15 @@ def do_report(options: argparse.Namespace) -> int:
     return 0
 
 
+def do_export(options: argparse.Namespace) -> int:
+    """`mmgrpo export groups RUN TARGET`."""
+    from pipeline.export import export_groups
+
+    rows = export_groups(options.run, options.iteration, options.target)
+    print(f"{options.target}: {rows} members")
+    return 0
+
+
 def do_doctor(options: argparse.Namespace) -> int:
     """`mmgrpo doctor`."""
     from pipeline.doctor import examine, render

@@ -60,7 +60,7 @@ def test_the_first_lines_name_the_two_commands_and_the_makefile_has_them() -> No
 def test_every_command_of_the_overview_works_in_order(shell: Path) -> None:
     block = next(block for block in SHELL if "mmgrpo lineage" in block)
     assert {line.split()[1] for line in block.splitlines()} == {
-        "run", "plan", "stage", "evaluate", "verify", "lineage", "report", "doctor",
+        "run", "plan", "stage", "evaluate", "verify", "lineage", "export", "report", "doctor",
     }  # fmt: skip
     # doctor fails where something is missing, such as the small model's package; the rest may not.
     type_in(shell, "\n".join(line for line in block.splitlines() if "doctor" not in line))

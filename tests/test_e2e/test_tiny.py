@@ -179,6 +179,18 @@ def test_two_runs_at_once_the_second_exits_75_and_harms_nothing(copy: Path) -> N
     assert mmgrpo("verify", copy) == 0
 
 
+def test_exported_groups_carry_the_tokens_of_their_members(finished: Path, tmp_path: Path) -> None:
+    target = tmp_path / "groups.parquet"
+    assert mmgrpo("export", "groups", finished, target, "--iteration", "1") == 0
+    exported = pl.read_parquet(target)
+    members = read_frame(artifact(finished, "group", 1).file("groups.parquet"), GROUPS)
+    assert exported.select(members.columns).equals(members)
+    assert exported["completion_ids"].null_count() == 0
+    assert (exported["completion_ids"].list.len() == exported["sampling_logprobs"].list.len()).all()
+    assert mmgrpo("export", "groups", finished, target) == 2
+    assert mmgrpo("export", "groups", finished, tmp_path / "other", "--iteration", "9") == 2
+
+
 def test_the_adapter_is_a_plain_peft_folder(finished: Path, tmp_path: Path) -> None:
     import torch
     from peft import PeftModel
