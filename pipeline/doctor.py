@@ -77,7 +77,7 @@ def _model(cache: Path | None) -> Finding:
 def _engines() -> list[Finding]:
     findings = [Finding("engine transformers", "ready" if find_spec("transformers") else "not installed")]
     for name in ("vllm", "ray"):
-        state = "installed" if find_spec(name) else f"not installed (optional: pip install 'mmgrpo[{name}]')"
+        state = "installed" if find_spec(name) else f"not installed (optional: pip install '.[{name}]')"
         findings.append(Finding(name, state))
     return findings
 
