@@ -13,9 +13,9 @@ import schemas
 from schemas.errors import RecipeError
 from stages.programs.sources import OWN, is_installed
 
-_ENTERED: list[str] = []
-"""Recipe folders put on the import path by this process: at most one at a time, so that two recipes with a
-`program.py` each do not get each other's."""
+_ENTERED: dict[str, frozenset[str]] = {}
+"""Recipe folders put on the import path by this process, with the modules that were loaded before: at most one at a
+time, so that two recipes with a `program.py` each do not get each other's."""
 
 
 def enter(root: Path) -> None:
@@ -30,14 +30,16 @@ def enter(root: Path) -> None:
         _leave(earlier)
     if folder not in sys.path:
         sys.path.append(folder)
-        _ENTERED.append(folder)
+        _ENTERED[folder] = frozenset(sys.modules)
     importlib.invalidate_caches()
 
 
 def _leave(folder: str) -> None:
-    _ENTERED.remove(folder)
+    before = _ENTERED.pop(folder)
     sys.path.remove(folder)
     for name, module in list(sys.modules.items()):
+        if name in before or name.partition(".")[0] in OWN:
+            continue
         expected = Path(folder, *name.split("."))
         if getattr(module, "__file__", None) in (f"{expected}.py", str(expected / "__init__.py")):
             del sys.modules[name]
