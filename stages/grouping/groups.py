@@ -34,7 +34,10 @@ class Members:
 
     def spread(self, column: str) -> pl.Series:
         """A column of `groups`, for every row."""
-        return self.groups.get_column(column).gather(self.runs.of)
+        values = self.groups.get_column(column)
+        if values.dtype == pl.Int128:
+            return values.gather(self.runs.of)
+        return pl.Series(column, np.repeat(values.to_numpy(), self.runs.sizes))
 
 
 def arrange(chunk: Chunk, members: pl.DataFrame) -> Members:

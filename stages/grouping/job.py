@@ -134,14 +134,12 @@ def _scales(grouped: Grouped, modules: dict[str, ModuleMoments], rules: Rules) -
 def _expand(members: Members, advantage: pl.Series, times: Ints) -> pl.DataFrame:
     """The rows of groups that are written, as often as they stand there; all but a row's first are `select` copies."""
     kept = np.where(members.spread("out").to_numpy(), 0, times)
-    at = np.repeat(np.arange(len(kept), dtype=np.int64), kept)
-    again = np.diff(at, prepend=-1) == 0
-    rows = members.rows.select("row", "r", "q", "copy")[at]
-    copy = np.where(again, SELECT, rows.get_column("copy").to_numpy()).astype(np.uint8)
-    gid = members.runs.of[at]
-    return rows.with_columns(
-        pl.Series("copy", copy),
-        pl.Series("gid", gid),
-        advantage.gather(at).alias("advantage"),
-        members.groups.get_column("weight").gather(gid),
-    )
+    at = np.repeat(np.arange(len(kept), dtype=np.int32), kept)
+    again = np.flatnonzero(at[1:] == at[:-1]) + 1
+    sizes = members.runs.sum(pl.Series(kept)).to_numpy()
+    rows = members.rows.select("row", "r", "q", "copy").with_columns(advantage.alias("advantage"))[at]
+    copy = rows.get_column("copy").to_numpy().copy()
+    copy[again] = SELECT
+    gid = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+    weight = np.repeat(members.groups.get_column("weight").to_numpy(), sizes)
+    return rows.with_columns(pl.Series("copy", copy), pl.Series("gid", gid), pl.Series("weight", weight))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
@@ -12,6 +15,7 @@ from stages.grouping.job import Result
 from stages.grouping.load import Chunk
 from stages.grouping.reasons import REASONS
 from stages.grouping.rewards import MICRO
+from stages.grouping.runs import column_runs
 
 ID_DIGITS = 20
 
@@ -20,24 +24,27 @@ def groups_table(result: Result) -> pa.Table:
     """Rows of groups.parquet, in the order of members: example, module, key, position, rollout."""
     rows, chunk = result.rows, result.chunk
     r, source = rows.get_column("r"), rows.get_column("row")
-    calls = result.calls.select("call_index", "attempt", "m", "p")
-    sources, policies = (chunk.rollouts.get_column(name) for name in ("source", "policy"))
-    whole = result.grouped.chunk is not chunk
-    place = calls.select("m", "p")[source] if whole else _places(result)
-    runs = rows.get_column("gid").rle().struct.field("len").to_numpy()
-    starts = np.cumsum(runs) - runs
+    runs = column_runs(rows.get_column("gid"))
+    of = result.grouped.members.groups[rows.get_column("gid").gather(runs.starts)]
+    if result.grouped.chunk is chunk:
+        m, p = (
+            np.repeat(part, runs.sizes)
+            for part in (of.get_column("kind").to_numpy() // len(chunk.keys), of.get_column("p").to_numpy())
+        )
+    else:
+        m, p = (result.calls.get_column(name).gather(source).to_numpy() for name in ("m", "p"))
     columns = {
-        "group_id": _text(np.repeat(np.arange(len(runs), dtype=np.int32), runs), group_ids(result, starts)),
-        "member_index": pa.array((np.arange(len(rows)) - np.repeat(starts, runs)).astype(np.int32)),
-        "example_id": _text(chunk.rollouts.get_column("e").gather(r), _examples(chunk)),
-        "module": _text(place.get_column("m"), pa.array(chunk.modules, pa.string())),
-        "invocation_index": _array(place.get_column("p")),
+        "group_id": _text(runs.of, group_ids(result, of)),
+        "member_index": pa.array((np.arange(len(rows)) - runs.starts[runs.of]).astype(np.int32)),
+        "example_id": _text(np.repeat(of.get_column("e").to_numpy(), runs.sizes), _examples(chunk)),
+        "module": _text(m, pa.array(chunk.modules, pa.string())),
+        "invocation_index": pa.array(p),
         "rollout_id": _text(r, _arrow(chunk.rollouts.get_column("rollout_id"))),
-        "call_index": _array(calls.get_column("call_index").gather(source)),
-        "attempt": _array(calls.get_column("attempt").gather(source)),
+        "call_index": _array(result.calls.get_column("call_index").gather(source)),
+        "attempt": _array(result.calls.get_column("attempt").gather(source)),
         "copy_kind": _text(rows.get_column("copy"), pa.array(COPY_KINDS)),
-        "source": _by_rollout(sources, r),
-        "policy": _by_rollout(policies, r),
+        "source": _by_rollout(chunk.rollouts.get_column("source"), r),
+        "policy": _by_rollout(chunk.rollouts.get_column("policy"), r),
         "reward": _array(rows.get_column("q").cast(pl.Float64) / MICRO),
         "advantage": _array(rows.get_column("advantage")),
         "weight": _array(rows.get_column("weight")),
@@ -70,21 +77,17 @@ def silent(result: Result) -> pl.DataFrame:
     return pl.DataFrame({"r": np.flatnonzero(~called).astype(np.uint32)})
 
 
-def group_ids(result: Result, starts: np.ndarray) -> pa.Array:
-    """80-bit ids, in hex: hashes of (example_id, module, key columns, invocation_index), one per group written."""
-    heads = result.rows[starts] if len(starts) else result.rows.head(0)
+def group_ids(result: Result, groups: pl.DataFrame) -> pa.Array:
+    """80-bit ids, in hex: hashes of (example_id, module, key columns, invocation_index), one per row of `groups`."""
     chunk = result.grouped.chunk
-    groups = result.grouped.members.groups.select("kind", "p")[heads.get_column("gid")]
-    kind = groups.get_column("kind").to_numpy()
-    examples = _examples(result.chunk)
+    e, kind, p = (groups.get_column(name).to_numpy() for name in ("e", "kind", "p"))
+    examples = pl.Series(_examples(result.chunk))
     modules, keys = pl.Series(chunk.modules, dtype=pl.String), np.array(chunk.keys, dtype=np.uint64)
-    e = result.chunk.rollouts.get_column("e").gather(heads.get_column("r")).to_numpy()
     lanes = []
     for lane in (1, 2):
-        of_example = fold_strings(start(lane, len(examples)), pl.Series(examples))
+        of_example = fold_strings(start(lane, len(examples)), examples)
         of_module = fold_strings(start(lane, len(modules)), modules)
-        state = fold(fold(of_example[e], of_module[kind // len(keys)]), keys[kind % len(keys)])
-        lanes.append(fold(state, groups.get_column("p").to_numpy()))
+        lanes.append(fold(fold(fold(of_example[e], of_module[kind // len(keys)]), keys[kind % len(keys)]), p))
     return _hex(np.stack(lanes, axis=1))
 
 
@@ -101,11 +104,6 @@ def _examples(chunk: Chunk) -> pa.Array:
     return _arrow(chunk.rollouts.get_column("example_id").rle().struct.field("value"))
 
 
-def _places(result: Result) -> pl.DataFrame:
-    places = result.grouped.members.groups.select("p", m=pl.col("kind") // len(result.grouped.chunk.keys))
-    return places[result.rows.get_column("gid")]
-
-
 def _arrow(series: pl.Series) -> pa.Array:
     return series.to_arrow().cast(pa.string())
 
@@ -114,13 +112,16 @@ def _array(series: pl.Series) -> pa.Array:
     return series.to_arrow()
 
 
-def _text(codes: pl.Series | np.ndarray, values: pa.Array) -> pa.DictionaryArray:
-    indices = pa.array(codes) if isinstance(codes, np.ndarray) else codes.cast(pl.Int32).to_arrow()
+def _text(codes: pl.Series | npt.NDArray[Any], values: pa.Array) -> pa.DictionaryArray:
+    indices = pa.array(codes.astype(np.int32)) if isinstance(codes, np.ndarray) else codes.cast(pl.Int32).to_arrow()
     return pa.DictionaryArray.from_arrays(indices, values)
 
 
 def _by_rollout(values: pl.Series, r: pl.Series) -> pa.DictionaryArray:
     """A text column of rollouts for each member, through the few distinct values that it has."""
-    known = values.unique().drop_nulls().sort()
+    known = values.unique().sort()
+    if known.len() == 1 and not known.null_count():
+        return _text(np.zeros(r.len(), dtype=np.int32), _arrow(known))
+    known = known.drop_nulls()
     codes = values.cast(pl.Enum(known)).to_physical().cast(pl.Int32)
     return _text(codes.gather(r), _arrow(known))

@@ -71,5 +71,5 @@ def metrics(totals: Totals) -> dict[str, Any]:
         "small_groups": one["small_groups"],
         "copies": one["copies_fill"] + one["copies_select"],
         "reward": {module: value for module, value in rewards.items() if value is not None},
-        "nothing_to_train": one["moving"] == 0,
+        "nothing_to_train": not totals.moving,
     }

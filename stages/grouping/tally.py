@@ -33,7 +33,6 @@ FIGURES = {
     "copies_select": "sum",
     "attempts": "sum",
     "weighted_sum": "sum",
-    "moving": "sum",
 }
 """The figures of a place (module, position), and how those of two chunks become one. Rewards and advantages
 are in millionths."""
@@ -85,19 +84,18 @@ def _of_calls(result: Result) -> pl.DataFrame:
 def _of_groups(result: Result) -> pl.DataFrame:
     """Figures of groups and of their members, summed over each group first: a run of rows."""
     members, times, chunk = result.grouped.members, pl.Series(result.grouped.times), result.grouped.chunk
-    rows, size = members.rows, pl.Series(members.runs.sizes)
+    rows, size, runs = members.rows, pl.Series(members.runs.sizes), members.runs
     fine, early = _fine(result.advantage), rows.get_column("early")
     counted = fine if not early.any() else fine * (~early).cast(pl.Int64)
+    changed = bool((times != 1).any())
     sums = {
-        "members": times,
-        "not_selected": (times == 0).cast(pl.Int64),
-        "before_sum": counted,
-        "after_sum": counted * times,
-        "weighted_sum": fine.abs() * times,
-        "copies_fill": ((rows.get_column("copy") == FILL) & (times > 0)).cast(pl.Int64),
-        "moving": ((result.advantage != 0) & (times > 0)).cast(pl.Int64),
+        "members": runs.sum(times) if changed else size,
+        "not_selected": runs.count(times == 0),
+        "before_sum": runs.sum(counted),
+        "weighted_sum": runs.sum(fine.abs() * times if changed else fine.abs()),
+        "copies_fill": runs.count((rows.get_column("copy") == FILL) & (times > 0)),
     }
-    sums = {name: members.runs.sum(values) for name, values in sums.items()}
+    sums["after_sum"] = runs.sum(counted * times) if changed else sums["before_sum"]
     sums["weighted_sum"] = (sums["weighted_sum"] * members.groups.get_column("weight")).round().cast(pl.Int64)
     sums["candidates"] = members.groups.get_column("n")
     sums["attempts"] = size - sums["candidates"]

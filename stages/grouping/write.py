@@ -36,6 +36,7 @@ class Totals:
     silent: int = 0
     groups: int = 0
     members: int = 0
+    moving: bool = False
     figures: pl.DataFrame = field(default_factory=lambda: add_up([]))
     excluded: pl.DataFrame = field(
         default_factory=lambda: pl.DataFrame(
@@ -58,6 +59,7 @@ class Totals:
         self.silent += quiet
         self.groups += int((~result.grouped.members.groups.get_column("out")).sum())
         self.members += result.rows.height
+        self.moving = self.moving or bool((result.rows.get_column("advantage") != 0).any())
         self.figures = add_up([self.figures, tally(result)])
         both = pl.concat([self.excluded, reasons(result).select(self.excluded.columns)])
         self.excluded = both.group_by("module", "p", "reason").agg(pl.col("rows").sum())
