@@ -26,19 +26,6 @@ def metric(example, output, calls):
 HELPER = "def shout(text):\n    return text + '!'\n"
 
 
-@pytest.fixture(autouse=True)
-def _clean_imports():
-    path, modules = list(sys.path), set(sys.modules)
-    yield
-    sys.path[:] = path
-    from stages.programs import imports
-
-    imports._ENTERED.clear()
-    for name in ("prog", "helper", "lazy", "pack", "pack.inner"):
-        if name not in modules:
-            sys.modules.pop(name, None)
-
-
 def write(folder: Path, **sources: str) -> Path:
     folder.mkdir(exist_ok=True)
     for name, source in sources.items():
