@@ -28,13 +28,20 @@ class TableWriter:
     Keys are compared within a row group only: a stream cannot hold all keys, and its writer makes them unique.
     """
 
-    def __init__(self, path: Path, spec: TableSpec) -> None:
+    def __init__(self, path: Path, spec: TableSpec, statistics: tuple[str, ...] = ()) -> None:
+        """Open the file; `statistics` are the columns that readers filter by."""
         self._spec, self._path = spec, path
         fields = [field.with_type(_stored(field.type)) for field in spec.schema]
         metadata = {NAME_KEY: spec.name.encode(), VERSION_KEY: str(spec.version).encode()}
         self._schema = pa.schema(fields, metadata=metadata)
-        self._writer = pq.ParquetWriter(path, self._schema, compression="zstd", compression_level=3, store_schema=False)
-        self._writer.add_key_value_metadata(metadata)  # without the Arrow schema, that of the schema is not written
+        self._writer = pq.ParquetWriter(
+            path,
+            self._schema,
+            compression="zstd",
+            compression_level=1,  # at these columns no larger than level 3
+            write_statistics=list(statistics),
+            store_schema=False,
+        )
         self._waiting: list[pa.Table] = []
         self._rows = 0
         self.rows = 0
@@ -101,21 +108,30 @@ def _first_seen(column: pa.ChunkedArray) -> pa.DictionaryArray:
     whole = column.unify_dictionaries().combine_chunks()
     if whole.null_count or not len(whole):
         seen = whole.indices.dictionary_encode()
-        codes, used = seen.indices, seen.dictionary
+        codes, values = seen.indices, whole.dictionary.take(seen.dictionary)
     else:
-        codes, used = _by_first(whole.indices.to_numpy())
-    return pa.DictionaryArray.from_arrays(codes, whole.dictionary.take(used).cast(pa.string()))
+        codes, values = _by_first(whole.indices.to_numpy(), whole.dictionary)
+    return pa.DictionaryArray.from_arrays(codes, values.cast(pa.string()))
 
 
-def _by_first(indices: npt.NDArray[np.int32]) -> tuple[pa.Array, pa.Array]:
-    """Indices renumbered in order of first appearance, and the old index of each new one."""
-    low = int(indices.min())
-    first = np.full(int(indices.max()) - low + 1, len(indices), dtype=np.int32)
-    first[indices[::-1] - low] = np.arange(len(indices) - 1, -1, -1, dtype=np.int32)
-    order = np.argsort(first, kind="stable")[: int((first < len(indices)).sum())]
+def _by_first(indices: npt.NDArray[np.int32], values: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Indices renumbered in order of first appearance, and the values in that order."""
+    low, high = int(indices.min()), int(indices.max())
+    codes = indices - np.int32(low)
+    if low == high or _climbs(codes):
+        return pa.array(codes), values.slice(low, high - low + 1)
+    first = np.full(high - low + 1, len(codes), dtype=np.int32)
+    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1, dtype=np.int32)
+    order = np.argsort(first, kind="stable")[: int((first < len(codes)).sum())]
     rank = np.empty(len(first), dtype=np.int32)
     rank[order] = np.arange(len(order), dtype=np.int32)
-    return pa.array(rank[indices - low]), pa.array(order + low)
+    return pa.array(rank[codes]), values.take(pa.array(order + low))
+
+
+def _climbs(codes: npt.NDArray[np.int32]) -> bool:
+    """Whether codes start at 0 and never fall nor skip one: their dictionary is in order already."""
+    steps = np.diff(codes)
+    return bool(codes[0] == 0 and steps.min(initial=0) >= 0 and steps.max(initial=0) <= 1)
 
 
 def _check(table: pa.Table, spec: TableSpec, where: str) -> None:

@@ -34,13 +34,14 @@ def check_policies(rollouts: pl.DataFrame, ages: pl.DataFrame, group: GroupSecti
     """
     if group.unknown_policy == "admit":
         return
+    pairs = rollouts.select("source", "policy").unique()
     foreign = pl.col("policy").is_not_null() & ~pl.col("policy").is_in(ages.get_column("policy").implode())
     for broken, what in (
         (pl.col("policy").is_null(), "have no behaviour policy"),
         (foreign & (pl.col("source") == STUDENT), "were sampled by a student policy that is not of this run"),
     ):
-        rows = rollouts.filter(broken)
-        if rows.height:
+        if pairs.filter(broken).height:
+            rows = rollouts.filter(broken)
             names = ", ".join(f"rollout_id={name}" for name in rows.get_column("rollout_id").head(SAMPLES).to_list())
             raise DataError(
                 f"{rows.height} rollouts {what}, for example {names}. Leave them out, or set "
@@ -55,12 +56,21 @@ def source_reasons(rollouts: pl.DataFrame, ages: pl.DataFrame, group: GroupSecti
     an example, m being the largest number with m <= cap * (m + u), where u counts the example's rollouts of sources
     without a cap. Ages apply to policies of the run; a teacher's own policy has none.
     """
-    frame = rollouts.join(ages, on="policy", how="left", maintain_order="left")
-    stale = pl.col("age").fill_null(0) > group.staleness
+    pairs = rollouts.select("source", "policy").unique().join(ages, on="policy", how="left")
+    pairs = pairs.select(
+        "source",
+        "policy",
+        stale=pl.col("age").fill_null(0) > group.staleness,
+        teacher=kind(pl.col("source")) == TEACHER,
+    )
+    if pairs.select(pl.any_horizontal(pl.col("stale", "teacher").any())).item():
+        frame = rollouts.join(pairs, on=["source", "policy"], how="left", maintain_order="left", nulls_equal=True)
+    else:
+        frame = rollouts.with_columns(stale=pl.lit(False), teacher=pl.lit(False))
     missing = (pl.col("status") == "ok") & pl.col("q").is_null()
-    out = first_reason([("stale", stale), ("reward_missing", missing)])
-    frame = frame.with_columns(out=out, teacher=kind(pl.col("source")) == TEACHER)
-    return (_cap(frame, group) if group.source_caps else frame).drop("age")
+    out = first_reason([("stale", pl.col("stale")), ("reward_missing", missing)])
+    frame = frame.with_columns(out=out).drop("stale")
+    return _cap(frame, group) if group.source_caps else frame
 
 
 def _cap(frame: pl.DataFrame, group: GroupSection) -> pl.DataFrame:

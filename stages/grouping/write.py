@@ -114,8 +114,8 @@ class Job:
         modules = self._deviations(chunks) if self.rules.group.scale == "module_std" else {}
         totals = Totals()
         with (
-            TableWriter(self.out.scratch / "groups.parquet", GROUPS) as groups,
-            TableWriter(self.out.scratch / "excluded.parquet", EXCLUDED) as excluded,
+            TableWriter(self.out.scratch / "groups.parquet", GROUPS, ("example_id", "module")) as groups,
+            TableWriter(self.out.scratch / "excluded.parquet", EXCLUDED, ("rollout_id",)) as excluded,
             ThreadPoolExecutor(1, thread_name_prefix="group-writer") as thread,
         ):
             waiting: Future[None] | None = None

@@ -2,12 +2,14 @@
 
 Every contestant lives in its own process, imports first, runs once unmeasured, and then takes its turn in each round;
 ratios are taken within rounds, so that a busy machine slows all alike. All of them read the same files, do the same
-mode (see `group_peers`) and write groups and excluded rows; their groups are compared with ours. `floor` is the bare scan of
-the columns that are read plus the bare write of the same output by pyarrow. The last line is one JSON object.
+mode (see `group_peers`) and write groups and excluded rows; their groups are compared with ours. `floor` is the bare
+scan of the columns that are read plus the bare write of the same output by pyarrow, with the same settings. The last
+line is one JSON object.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import resource
 import statistics
@@ -69,10 +71,11 @@ def floor(folder: Path, out: Path) -> None:
         _output = {name: pq.read_table(folder / "ours" / f"{name}.parquet") for name in ("groups", "excluded")}
         raise _WarmedUp
     for name, table in _output.items():
-        pq.write_table(table, out / f"{name}.parquet", compression="zstd", compression_level=3, row_group_size=1 << 17)
+        settings = {"compression": "zstd", "compression_level": 1, "write_statistics": False, "row_group_size": 1 << 17}
+        pq.write_table(table, out / f"{name}.parquet", **settings)
 
 
-class _WarmedUp(Exception):  # noqa: N818
+class _WarmedUp(Exception):
     """The floor's first turn reads what it will write."""
 
 
@@ -86,10 +89,8 @@ def serve(name: str, folder: Path) -> None:
     out.mkdir(exist_ok=True)
     for _ in sys.stdin:
         wall, cpu = time.perf_counter(), time.process_time()
-        try:
+        with contextlib.suppress(_WarmedUp):
             job(folder, out)
-        except _WarmedUp:
-            pass
         figures = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
         figures["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         print(json.dumps(figures), flush=True)

@@ -1,8 +1,8 @@
 """The same job by other means: DuckDB, pandas, and a plain Python loop.
 
-Mode: the paper's, with `fill_last` instead of `fill` (whose draws only this project makes): K = 12 by greatest variance,
-flat groups dropped, format rewards, the first failed attempt. Each reads the same Parquet files and writes groups and
-excluded rows as Parquet; ids of groups are theirs. Written as someone would who knows the tool, and no further than
+Mode: the paper's, with `fill_last` instead of `fill` (whose draws only this project makes): K = 12 by greatest
+variance, flat groups dropped, format rewards, the first failed attempt. Each reads the same Parquet files and writes
+groups and excluded rows as Parquet; ids of groups are theirs. Written as someone would who knows the tool, and no further than
 the made-up tables need: no group there has more than K members.
 """
 
@@ -63,10 +63,16 @@ def pandas(folder: Path, out: Path) -> None:
     first = tries.groupby(place, sort=False).transform("min").to_numpy()
     final, early = attempt == last, (attempt < last) & failed & (attempt == first)
     index = rollouts.rollout_index.to_numpy()[r]
-    table = pd.DataFrame({"row": np.arange(len(calls)), "r": r, "lane": r * kinds + m, "p": p, "q": q, "i": index, "early": early})
+    table = pd.DataFrame(
+        {"row": np.arange(len(calls)), "r": r, "lane": r * kinds + m, "p": p, "q": q, "i": index, "early": early}
+    )
     table["set"] = e * kinds + m
     marked = table[usable & (final | early)].assign(copy=0)
-    lanes = marked[~marked.early].groupby("lane", sort=False).agg(reach=("p", "max"), row=("row", "max"), set=("set", "first"))
+    lanes = (
+        marked[~marked.early]
+        .groupby("lane", sort=False)
+        .agg(reach=("p", "max"), row=("row", "max"), set=("set", "first"))
+    )
     lanes["top"] = lanes.groupby("set", sort=False).reach.transform("max")
     lanes = lanes[lanes.reach < lanes.top]
     repeats = (lanes.top - lanes.reach).to_numpy()
