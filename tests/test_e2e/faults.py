@@ -33,7 +33,7 @@ class Counter:
     """Counts events, and kills this process at one of them, noting in the log which stage that hit."""
 
     def __init__(self, kill_at: int | None, log: Path) -> None:
-        self.kill_at, self.log, self.seen, self.stage = kill_at, log, 0, "start"
+        self.kill_at, self.log, self.seen, self.stage, self.key = kill_at, log, 0, "start", ""
 
     def event(self) -> None:
         self.seen += 1
@@ -56,11 +56,11 @@ def counting(counter: Counter) -> Iterator[None]:
 
         def wrapped(*arguments: Any, **options: Any) -> Any:
             if isinstance(arguments[0], PartialArtifact):
-                counter.stage = arguments[0]._final.parent.name
+                counter.stage, counter.key = arguments[0]._final.parent.name, arguments[0]._final.name
             counter.event()
             result = original(*arguments, **options)
-            if name == "commit_shard":
-                counter.note("commit", arguments[0]._final.name, arguments[1])
+            if name == "replace" and arguments[1].parent.name == "rollouts":
+                counter.note("commit", counter.key, arguments[1].name)
             counter.event()
             return result
 
