@@ -42,6 +42,8 @@ class TableWriter:
             write_statistics=list(statistics),
             store_schema=False,
         )
+        # Without the Arrow schema the file lacks its metadata too: the table's name and version are added by hand.
+        self._writer.add_key_value_metadata(metadata)
         self._waiting: list[pa.Table] = []
         self._rows = 0
         self.rows = 0
