@@ -7,7 +7,7 @@ TORCH  ?= torch==2.13.0
 TORCH_INDEX ?= $(shell command -v nvidia-smi >/dev/null 2>&1 || echo https://download.pytorch.org/whl/cpu)
 INSTALL := $(BIN)/pip install --quiet --constraint constraints.txt
 RUN    ?= runs/demo
-SEED   ?= 1000
+SEED   ?= 0
 
 export HF_HUB_DISABLE_TELEMETRY := 1
 
