@@ -83,9 +83,10 @@ def _parse_settings(settings: list[str]) -> dict[str, Any]:
 def _parse_value(text: str) -> Any:
     """A TOML value; anything that is none is taken as a string, so that quotes may be left out."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        document = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
+    return document["value"] if len(document) == 1 else text  # a second line would set something else, unseen
 
 
 def _describe(error: ValidationError, model: type[BaseModel]) -> str:
