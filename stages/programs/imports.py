@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import schemas
+from schemas.canonical import storable
 from schemas.errors import RecipeError
-from stages.programs.jsonable import storable
 from stages.programs.sources import OWN, is_installed
 
 _ENTERED: dict[str, frozenset[str]] = {}

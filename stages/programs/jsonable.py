@@ -75,8 +75,3 @@ def _converted(convert: Callable[..., Any], value: Any, options: Mapping[str, st
         return convert(value, **options)
     except Exception:  # noqa: BLE001 - someone else's conversion may fail in any way; the caller then says what and where
         return value
-
-
-def storable(text: str) -> str:
-    """A text as it can be stored: what has no UTF-8 form (a file name's stray byte, half of an emoji) becomes "?"."""
-    return text.encode(errors="replace").decode()

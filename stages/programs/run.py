@@ -10,11 +10,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from schemas.canonical import canonical_json
+from schemas.canonical import canonical_json, storable
 from stages.engines.batcher import Batcher, Clock
 from stages.engines.signals import ContextOverflowError
 from stages.programs.imports import describe
-from stages.programs.jsonable import json_text, storable
+from stages.programs.jsonable import json_text
 from stages.programs.load import Program
 from stages.programs.metric import Example, MetricError, read_score
 from stages.programs.recorder import Recorder

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from schemas.canonical import storable
 from stages.engines.batcher import Batcher
 from stages.programs.load import Program
 from stages.programs.loop import LoopThread
@@ -97,7 +98,7 @@ class _Crew:
             if run.attempt == 0:
                 self.waiting.appendleft((run.job, 1))
                 return None
-            outcome = Outcome("engine_error", str(run.caller.failure))
+            outcome = Outcome("engine_error", storable(str(run.caller.failure)))
         return Finished(run.job, outcome, run.recorder.rows())
 
     def run_in_loop(self, coroutine: Coroutine[Any, Any, Any], run: LiveRun) -> Future[Any]:
