@@ -69,13 +69,15 @@ def do_evaluate(options: argparse.Namespace) -> int:
     from pipeline.reporting.build import build_report
     from pipeline.run import open_run
     from pipeline.single import run_test
+    from pipeline.walk import identify
 
     loaded, execution, folder = _resolve(options)
     split = loaded.recipe.examples.test
     if split is None:
         raise RecipeError("the recipe names no test split: set examples.test")
     with open_run(loaded, execution, folder, Reporter(execution.progress)) as runner:
-        for index in run_test(runner, split):
+        setup = identify(loaded.recipe, loaded.root, execution.cache)
+        for index in run_test(runner, setup, split):
             print(score_line(folder, split, index))
         print(f"The test split of this run has been opened {runner.state.tests_opened} time(s).")
         build_report(folder)

@@ -55,7 +55,8 @@ def _look_up(job: Job, loaded: LoadedRecipe, store: Store, old: RunFile | None) 
     earlier_key = _earlier_key(job, old) if old else None
     earlier = store.find(job.stage.NAME, earlier_key) if earlier_key else None
     if earlier is None:
-        return None, PlannedJob(job.label, "run", ("never made",))
+        why = "made before, but its artifact is gone" if earlier_key else "never made"
+        return None, PlannedJob(job.label, "run", (why,))
     return None, PlannedJob(job.label, "run", tuple(changes(earlier.manifest.payload, payload)))
 
 

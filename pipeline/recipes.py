@@ -52,7 +52,7 @@ def load_execution(path: Path | None, settings: list[str]) -> Execution:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise RecipeError(f"{path}: no such file") from None
     except IsADirectoryError:
@@ -61,6 +61,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path} is not TOML: {error}") from None
+    except OSError as error:
+        raise RecipeError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def _parse_settings(settings: list[str]) -> dict[str, Any]:
@@ -81,9 +83,10 @@ def _parse_settings(settings: list[str]) -> dict[str, Any]:
 def _parse_value(text: str) -> Any:
     """A TOML value; anything that is none is taken as a string, so that quotes may be left out."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        document = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
+    return document["value"] if len(document) == 1 else text  # a second line would set something else, unseen
 
 
 def _describe(error: ValidationError, model: type[BaseModel]) -> str:

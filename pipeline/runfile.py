@@ -47,7 +47,7 @@ def write_run(folder: Path, run: RunFile) -> None:
     """Replace run.json atomically and durably."""
     sealed = run.model_copy(update={"digest": run.own_digest()})
     temporary = folder / f".{NAME}.tmp"
-    with temporary.open("w") as file:
+    with temporary.open("w", encoding="utf-8") as file:
         file.write(canonical_json(sealed.model_dump(mode="json")) + "\n")
         file.flush()
         os.fsync(file.fileno())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pipeline import runfile
 from pipeline.jobs import Job, key_of
 from pipeline.run import Runner
-from pipeline.walk import Policy, Setup, evaluation, walk
+from pipeline.walk import Setup, walk
 from schemas.errors import DataError
 from stages.contract import Artifact
 
@@ -30,29 +32,32 @@ def run_stage(runner: Runner, setup: Setup, stage: str, iteration: int) -> None:
                 artifact = None  # nothing depends on a score
             else:
                 artifact = _found(runner, job)
-            if job.slot == ("iterations", str(iteration), stage):
+            if job.slot in {("iterations", str(iteration), stage), ("setup", stage)}:
                 return
     except StopIteration:
         if not hit:
             raise DataError(f"the run ends before iteration {iteration}: there is no {stage} stage to run") from None
 
 
-def run_test(runner: Runner, split: str) -> list[int]:
+def run_test(runner: Runner, setup: Setup, split: str) -> list[int]:
     """Score the base and the newest policy on the held-out split; counts the opening. Returns the policies' indices.
 
     Raises:
-        DataError: when no iteration has been trained yet.
+        DataError: when no iteration has been trained yet, or when the recipe, the program, the data or the model is
+            not what the run was made with: its policies must be scored by the program that they were trained in.
     """
-    if len(runner.state.policies) < 2:
+    trained = len(runner.state.policies) - 1
+    if trained < 1:
         raise DataError(f"{runner.folder}: nothing is trained yet. Run `mmgrpo run` first, then open the test split.")
-    shared: dict[str, Artifact | None] = {
-        name: runner.store.open(name, key) for name, key in runner.state.setup.items()
-    }
-    chain = _policies(runner, shared)
-    indices = sorted({0, len(chain) - 1})
+    scored = _evaluations(runner, setup, trained)
     before = runner.made
-    for index in indices:
-        runner.produce(evaluation(shared, chain[index], index, split))
+    indices: list[int] = []
+    for job in (scored[0], scored[-1]):
+        index = int(job.slot[2])
+        if index not in indices:
+            indices.append(index)
+            slot, params = (job.slot[0], split, job.slot[2]), {**job.params, "split": split}
+            runner.produce(replace(job, slot=slot, params=params))
     if runner.made > before:
         state = runner.state.model_copy(update={"tests_opened": runner.state.tests_opened + 1})
         runfile.write_run(runner.folder, state)
@@ -60,13 +65,31 @@ def run_test(runner: Runner, split: str) -> list[int]:
     return indices
 
 
-def _policies(runner: Runner, shared: dict[str, Artifact | None]) -> list[Policy]:
-    """The policy chain of a run as run.json has it."""
-    chain = [Policy(runner.state.policies[0], shared["base"], None)]
-    for stages, digest in zip(runner.state.iterations, runner.state.policies[1:], strict=False):
-        train = runner.store.open("train", stages["train"])
-        chain.append(Policy(digest, train, train) if train.manifest.metrics["trained"] else chain[-1])
-    return chain
+def _evaluations(runner: Runner, setup: Setup, iterations: int) -> list[Job]:
+    """The evaluations of a run in order, once everything that they depend on is found."""
+    jobs = walk(runner.recipe, setup, iterations)
+    scored: list[Job] = []
+    found: list[tuple[Job, str, Artifact]] = []
+    artifact: Artifact | None = None
+    while True:
+        try:
+            job = jobs.send(artifact)
+        except StopIteration:
+            break
+        if job.stage.NAME == "evaluate":
+            scored.append(job)
+            continue  # nothing depends on a score: what is sent in its place does not matter
+        key = key_of(job.payload(runner.recipe))
+        artifact = runner.store.find(job.stage.NAME, key)
+        if artifact is None:
+            raise DataError(
+                f"{job.label} has not run for the recipe, program, data and model as they are now: `mmgrpo plan` "
+                "says what changed. Undo that, or run `mmgrpo run` first."
+            )
+        found.append((job, key, artifact))
+    for entry in found:
+        runner.record(*entry)
+    return scored
 
 
 def _is_wanted(job: Job, stage: str, iteration: int) -> bool:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
@@ -137,7 +138,8 @@ class PartialArtifact:
         for name, value in figures.items():
             sums[name] = sums.get(name, 0.0) + value
         temporary = self.scratch / "telemetry.tmp"
-        temporary.write_text(canonical_json(sums) + "\n")
+        temporary.write_text(canonical_json(sums) + "\n", encoding="utf-8")
+        _sync(temporary)
         temporary.replace(path)
 
     def finish(
@@ -165,7 +167,7 @@ class PartialArtifact:
             provenance=provenance,
         ).sealed()
         draft = self.scratch / MANIFEST
-        draft.write_text(canonical_json(manifest.model_dump(mode="json")) + "\n")
+        draft.write_text(canonical_json(manifest.model_dump(mode="json")) + "\n", encoding="utf-8")
         _sync(draft)
         draft.replace(self._partial / MANIFEST)
         return self._complete(manifest)
@@ -236,15 +238,16 @@ def _entry(path: Path) -> FileEntry:
     size, sha = path.stat().st_size, digest_file(path)
     if path.suffix != ".parquet":
         return FileEntry(sha256=sha, bytes=size)
-    footer = pq.read_metadata(path)
-    metadata = footer.metadata or {}
-    return FileEntry(
-        sha256=sha,
-        bytes=size,
-        rows=footer.num_rows,
-        table=metadata[NAME_KEY].decode(),
-        schema_version=int(metadata[VERSION_KEY]),
-    )
+    try:
+        footer = pq.read_metadata(path)
+        table, version = footer.metadata[NAME_KEY].decode(), int(footer.metadata[VERSION_KEY])
+    except (pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
+        reason = "no table of ours" if isinstance(error, (KeyError, TypeError)) else str(error).splitlines()[0]
+        raise DataError(
+            f"{path}: a stray or damaged file in an artifact that was being made ({reason}). Take it away, or delete "
+            "the whole .partial folder that it is in, and run again."
+        ) from None
+    return FileEntry(sha256=sha, bytes=size, rows=footer.num_rows, table=table, schema_version=version)
 
 
 def _safe(name: str) -> str:
@@ -266,5 +269,8 @@ def _sync(path: Path) -> None:
 def _read_sums(path: Path) -> dict[str, float]:
     if not path.exists():
         return {}
-    sums: dict[str, float] = json.loads(path.read_text())
+    try:
+        sums: dict[str, float] = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise DataError(f"{path}: not JSON ({error}). Delete this file and run again; it holds timings only.") from None
     return sums

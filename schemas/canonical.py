@@ -76,3 +76,8 @@ def digest_files(files: dict[str, str]) -> str:
 def seed_from(*parts: str | int) -> int:
     """A 63-bit seed that is a pure function of its parts, whatever the process or platform."""
     return int(digest(list(parts))[:16], 16) >> 1
+
+
+def storable(text: str) -> str:
+    """A text as it can be stored: what has no UTF-8 form (a file name's stray byte, half of an emoji) becomes "?"."""
+    return text.encode(errors="replace").decode()

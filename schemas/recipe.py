@@ -8,9 +8,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+LOWEST_TEMPERATURE = 1e-6
+"""Below it, single precision has no quotients of log-probabilities any more; 0 itself means greedy decoding."""
+
+
+def _not_almost_zero(temperature: float) -> float:
+    if 0 < temperature < LOWEST_TEMPERATURE:
+        raise ValueError(f"a temperature below {LOWEST_TEMPERATURE:g} overflows; 0 decodes greedily")
+    return temperature
+
 
 Positive = Annotated[int, Field(gt=0)]
+Count32 = Annotated[int, Field(gt=0, lt=2**31)]
+"""A positive number that the tables can hold."""
+Temperature = Annotated[float, Field(ge=0), AfterValidator(_not_almost_zero)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -64,8 +77,8 @@ class OtherLM(Section):
     model: str | None = None
     api_key_env: str | None = None
     """Name of the environment variable that holds the key. The key itself is never written anywhere."""
-    temperature: float = Field(default=0.0, ge=0)
-    max_new_tokens: Positive = 512
+    temperature: Temperature = 0.0
+    max_new_tokens: Count32 = 512
 
     @model_validator(mode="after")
     def _endpoint_is_named(self) -> OtherLM:
@@ -91,10 +104,10 @@ class ExamplesSection(Section):
 class SamplingSection(Section):
     """How completions are drawn."""
 
-    temperature: float = Field(default=1.0, ge=0)
+    temperature: Temperature = 1.0
     top_p: float | None = Field(default=None, gt=0, le=1)
-    top_k: Positive | None = None
-    max_new_tokens: Positive = 1032
+    top_k: Count32 | None = None
+    max_new_tokens: Count32 = 1032
 
 
 class RolloutSection(Section):

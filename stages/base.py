@@ -24,7 +24,7 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
     """Write base.json (name and digests of weights, tokenizer, template) and policies.parquet (the base policy)."""
     base = inputs.params["base"]
     draft = out.scratch / "base.json"
-    draft.write_text(canonical_json(base) + "\n")
+    draft.write_text(canonical_json(base) + "\n", encoding="utf-8")
     out.commit_shard("base.json", draft)
     policy = policy_digest(base["base"], {})
     row = {"policy": policy, "base": base["base"], "adapters": "{}", "parent": None, "iteration": 0}

@@ -6,17 +6,23 @@ the metric only) and metadata.
 
 from __future__ import annotations
 
+import codecs
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from schemas.canonical import canonical_json
 from schemas.errors import ContractError, DataError, RecipeError, Violation
 from schemas.examples import EXAMPLES, example_row
 from schemas.execution import Execution
 from schemas.parquet import write_table
 from schemas.recipe import ExamplesSection, Recipe
 from stages.contract import Inputs, Out
+
+Records = list[dict[str, Any]]
 
 NAME = "examples"
 VERSION = 1
@@ -36,7 +42,7 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
         DataError: when a split that the recipe names is empty.
     """
     path = data_path(recipe, inputs.root)
-    rows = _rows(_read(path), recipe.examples, path)
+    rows = _rows(*_read(path), recipe.examples, path)
     _refuse_duplicates(rows, path)
     counts = _split_counts(rows, recipe.examples, path)
     rows.sort(key=lambda row: (row["split"], row["example_id"]))
@@ -58,46 +64,87 @@ def data_path(recipe: Recipe, root: Path) -> Path:
     return path
 
 
-def _read(path: Path) -> pl.DataFrame:
+def _read(path: Path) -> tuple[list[str], Records]:
+    """Column names, and rows by column, in the file's order."""
     try:
-        if path.suffix == ".parquet":
-            return pl.read_parquet(path)
-        if path.suffix == ".csv":
-            return pl.read_csv(path, infer_schema=False)
         if path.suffix == ".jsonl":
-            return pl.read_ndjson(path, infer_schema_length=None)
+            return _read_lines(path)
+        if path.suffix == ".parquet":
+            frame = pl.read_parquet(path)
+        elif path.suffix == ".csv":
+            frame = pl.read_csv(path, infer_schema=False)
+        else:
+            raise RecipeError(f"examples.path: {path} is none of .parquet, .csv, .jsonl")
     except (pl.exceptions.PolarsError, OSError) as error:
         reason = str(error).splitlines()[0]
         raise ContractError("examples", str(path), [Violation(f"the file is readable ({reason})", 1)]) from None
-    raise RecipeError(f"examples.path: {path} is none of .parquet, .csv, .jsonl")
+    return frame.columns, list(frame.iter_rows(named=True))
 
 
-def _rows(frame: pl.DataFrame, section: ExamplesSection, path: Path) -> list[dict[str, Any]]:
+def _read_lines(path: Path) -> tuple[list[str], Records]:
+    """JSON lines, each value as it stands there: a table reader would fill, widen and rename to one type a column."""
+    columns: dict[str, None] = {}
+    records: Records = []
+    bad: list[str] = []
+    for number, line in enumerate(path.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line, object_pairs_hook=_object)
+        except (ValueError, RecursionError) as error:
+            bad.append(f"line {number} ({error})")
+            continue
+        if isinstance(record, dict):
+            columns.update(dict.fromkeys(record))
+            records.append(record)
+        else:
+            bad.append(f"line {number} (a {type(record).__name__})")
+    if bad:
+        rule = "every line is a JSON object"
+        raise ContractError("examples", str(path), [Violation(rule, len(bad), tuple(bad[:3]))])
+    return list(columns), records
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key '{next(name for name in names if names.count(name) > 1)}' stands there twice")
+    return found
+
+
+def _rows(columns: list[str], records: Records, section: ExamplesSection, path: Path) -> list[dict[str, Any]]:
     wanted = (*section.inputs, *section.labels, *section.metadata, section.split_column)
-    missing = [name for name in wanted if name not in frame.columns]
+    missing = [name for name in wanted if name not in columns]
     if missing:
-        raise RecipeError(f"examples: {path} has no column {', '.join(missing)}; it has {', '.join(frame.columns)}")
-    nulls = [
-        Violation(f"{name} is not null", count)
-        for name in (*section.inputs, section.split_column)
-        if (count := frame[name].null_count())
-    ]
-    if nulls:
-        raise ContractError("examples", str(path), nulls)
-    return [_row(record, section, index, path) for index, record in enumerate(frame.iter_rows(named=True))]
+        raise RecipeError(f"examples: {path} has no column {', '.join(missing)}; it has {', '.join(columns)}")
+    broken: dict[str, list[int]] = {}
+    rows: list[dict[str, Any]] = []
+    for index, record in enumerate(records):
+        nulls = [name for name in (*section.inputs, section.split_column) if record.get(name) is None]
+        for name in nulls:
+            broken.setdefault(f"{name} is not null", []).append(index)
+        try:
+            rows += [] if nulls else [_row(record, section)]
+        except TypeError as error:
+            broken.setdefault(f"every value has a JSON form ({error})", []).append(index)
+    if broken:
+        violations = [
+            Violation(rule, len(found), tuple(f"row {index}" for index in found[:3])) for rule, found in broken.items()
+        ]
+        raise ContractError("examples", str(path), violations)
+    return rows
 
 
-def _row(record: dict[str, Any], section: ExamplesSection, index: int, path: Path) -> dict[str, Any]:
-    try:
-        return example_row(
-            str(record[section.split_column]),
-            {name: record[name] for name in section.inputs},
-            {name: record[name] for name in section.labels} or None,
-            {name: record[name] for name in section.metadata} or None,
-        )
-    except TypeError as error:
-        rule = f"every value has a JSON form ({error})"
-        raise ContractError("examples", str(path), [Violation(rule, 1, (f"row {index}",))]) from None
+def _row(record: Mapping[str, Any], section: ExamplesSection) -> dict[str, Any]:
+    split = str(record[section.split_column])
+    canonical_json(split)  # refuses what cannot be stored; the other columns are made of it anyway
+    return example_row(
+        split,
+        {name: record[name] for name in section.inputs},
+        {name: record.get(name) for name in section.labels} or None,
+        {name: record.get(name) for name in section.metadata} or None,
+    )
 
 
 def _refuse_duplicates(rows: list[dict[str, Any]], path: Path) -> None:

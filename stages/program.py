@@ -21,6 +21,6 @@ def recipe_slice(recipe: Recipe) -> dict[str, Any]:
 def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[str, Any]:
     """Write program.json: factory, metric, arguments, state, and the digest of every file of the program's code."""
     draft = out.scratch / "program.json"
-    draft.write_text(canonical_json(inputs.params["identity"]) + "\n")
+    draft.write_text(canonical_json(inputs.params["identity"]) + "\n", encoding="utf-8")
     out.commit_shard("program.json", draft)
     return {}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from types import NoneType
 from typing import TYPE_CHECKING, cast
 
+from schemas.canonical import storable
 from schemas.errors import RecipeError
 from stages.engines.interface import Sampling
 
@@ -63,12 +65,20 @@ class Endpoint:
                 top_p=omit if sampling.top_p is None else sampling.top_p,
                 max_tokens=sampling.max_new_tokens,
             )
-        except OpenAIError as error:
+        except (OpenAIError, ValueError) as error:  # the client lets a body that is not JSON through as ValueError
             raise EndpointError(f"lms.{self.name}: {self._without_key(error)}") from None
-        if not answer.choices:
-            raise EndpointError(f"lms.{self.name}: the answer has no choices")
-        choice = answer.choices[0]
-        return choice.message.content or "", _FINISH.get(str(choice.finish_reason), "error")
+        return self._read(answer)
+
+    def _read(self, answer: object) -> tuple[str, str]:
+        """Text and finish reason of an answer. The client does not check it: a gateway may send anything."""
+        choices = getattr(answer, "choices", None)
+        message = getattr(choices[0], "message", None) if isinstance(choices, list) and choices else None
+        content = getattr(message, "content", None)
+        if message is None or not isinstance(content, (str, NoneType)):
+            what = "no text" if message else f"no chat completion but a {type(answer).__name__} without choices"
+            raise EndpointError(f"lms.{self.name}: the answer is {what}; is lms.{self.name}.url right?")
+        assert isinstance(choices, list)
+        return storable(content or ""), _FINISH.get(str(choices[0].finish_reason), "error")
 
     def _without_key(self, error: Exception) -> str:
         text = f"{type(error).__name__}: {error}"

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import schemas
+from schemas.canonical import storable
 from schemas.errors import RecipeError
 from stages.programs.sources import OWN, is_installed
 
 _ENTERED: dict[str, frozenset[str]] = {}
 """Recipe folders put on the import path by this process, with the modules that were loaded before: at most one at a
 time, so that two recipes with a `program.py` each do not get each other's."""
+LONGEST_MESSAGE = 4000
+"""Characters of an exception's message that are kept."""
 
 
 def enter(root: Path) -> None:
@@ -97,6 +100,11 @@ def _module(name: str, what: str, root: Path) -> Any:
         raise RecipeError(
             f"{what}: importing '{name}' needs the module '{error.name}', which is not installed."
         ) from error
+    except SystemExit as error:
+        raise RecipeError(
+            f"{what}: importing '{name}' ends the process ({describe(error)}). A script's own work belongs below "
+            "`if __name__ == '__main__':`."
+        ) from error
     except Exception as error:
         raise RecipeError(f"{what}: importing '{name}' failed with {describe(error)}") from error
 
@@ -124,10 +132,19 @@ def _no_attribute(found: Any, part: str, what: str) -> str:
 
 def describe(error: BaseException) -> str:
     """An exception in one line: type, message, and the last place in the user's own code."""
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    place = location(error)
-    # A message may hold what has no UTF-8 form (a file name, for example), and errors are stored.
-    return (f"{text} (at {place})" if place else text).encode(errors="replace").decode()
+    message, place = _message(error), location(error)
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return f"{text} (at {place})" if place else text
+
+
+def _message(error: BaseException) -> str:
+    """The message of any exception, fit to be stored with every run: one that can be had, encoded, and not endless."""
+    try:
+        message = storable(str(error))
+    except Exception as second:  # noqa: BLE001 - a program's own exception class may fail at this too
+        return f"its message cannot be had: {type(second).__name__} in __str__"
+    cut = len(message) - LONGEST_MESSAGE
+    return f"{message[:LONGEST_MESSAGE]}… ({cut:,} more characters)" if cut > 0 else message
 
 
 def location(error: BaseException) -> str | None:

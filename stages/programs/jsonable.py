@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from schemas.canonical import canonical_json
@@ -36,7 +36,12 @@ def json_text(value: Any) -> str:
     Raises:
         TypeError: naming the place of the first value without a JSON form.
     """
-    return canonical_json(jsonable(value))
+    try:
+        return canonical_json(jsonable(value))
+    except RecursionError:
+        raise TypeError("$: the value contains itself, or is nested too deeply, and has no JSON form") from None
+    except ValueError as error:  # an integer of thousands of digits
+        raise TypeError(f"$: a value has no JSON form ({error})") from None
 
 
 def _key(key: Any, path: str) -> str:
@@ -58,7 +63,15 @@ def _object(value: Any, path: str) -> Any:
     for method, options in (("model_dump", {"mode": "json"}), ("toDict", {}), ("item", {})):
         convert = getattr(type(value), method, None)
         if callable(convert):
-            plain = convert(value, **options)
+            plain = _converted(convert, value, options)
             if type(plain) is not type(value):
                 return jsonable(plain, path)
     raise TypeError(f"{path}: {type(value).__name__} has no JSON form; return numbers, text, lists and dictionaries")
+
+
+def _converted(convert: Callable[..., Any], value: Any, options: Mapping[str, str]) -> Any:
+    """The value's own plain form; the value itself where it has none, as an array of several numbers."""
+    try:
+        return convert(value, **options)
+    except Exception:  # noqa: BLE001 - someone else's conversion may fail in any way; the caller then says what and where
+        return value

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from schemas.canonical import canonical_json
 from schemas.errors import RecipeError
 from schemas.recipe import ProgramSection, Recipe
 from stages.programs.calls import async_call, sync_call
@@ -49,6 +50,7 @@ def load_program(recipe: Recipe, root: Path) -> Program:
         RecipeError: when something is missing or cannot be used, with what, where, and what to write instead.
     """
     section = recipe.program
+    _check_arguments(section)
     enter(root)
     factory = import_named(section.factory, "program.factory", root)
     metric = import_named(section.metric, "program.metric", root)
@@ -84,12 +86,21 @@ def program_identity(recipe: Recipe, root: Path) -> dict[str, Any]:
     }
 
 
+def _check_arguments(section: ProgramSection) -> None:
+    """Refuse arguments that the program's identity cannot hold: TOML has dates and nan, JSON does not."""
+    for field in ("args", "metric_args"):
+        try:
+            canonical_json(getattr(section, field))
+        except TypeError as error:
+            raise RecipeError(f"program.{field}: {error}. Give dates as text, and numbers that are finite.") from None
+
+
 def _make(factory: Callable[..., Any], section: ProgramSection) -> Any:
     try:
         made = factory(**section.args)
     except RecipeError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise RecipeError(f"program.factory '{section.factory}' with program.args failed: {describe(error)}") from error
     if inspect.isawaitable(made) or not callable(made):
         raise RecipeError(

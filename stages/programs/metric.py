@@ -72,32 +72,41 @@ def prepare_metric(function: Callable[..., Any], args: Mapping[str, Any]) -> Met
 def read_score(value: Any) -> Score:
     """What a metric returned: a number, or a mapping (or DSPy prediction) with `score` and named numbers.
 
+    Truth values count as 0 and 1; arrays and tensors of one number and no dimension count as that number.
+
     Raises:
         MetricError: for anything else, with what was returned and what is expected.
     """
-    if isinstance(value, bool) or not isinstance(value, (numbers.Real, Mapping)):
-        if isinstance(value, bool):
-            return Score(float(value), {})
+    value = _plain(value)
+    if isinstance(value, numbers.Real):
+        return Score(_number(value, "the metric returned"), {})
+    if not isinstance(value, Mapping):
         if not hasattr(value, "toDict"):
             raise MetricError(f"the metric returned {_shown(value)}, expected a number or a mapping with 'score'")
         # Text beside the score of a DSPy prediction is feedback for its optimizers, not a part.
         value = {name: item for name, item in value.toDict().items() if name == "score" or not isinstance(item, str)}
-    if isinstance(value, numbers.Real):
-        return Score(_number(value, "the metric returned"), {})
     if "score" not in value:
         raise MetricError(f"the metric returned a mapping without 'score', with {', '.join(map(str, value)) or 'none'}")
     bad = [name for name in value if not isinstance(name, str)]
     if bad:
-        raise MetricError(f"the metric returned a part named {bad[0]!r}, expected text")
-    numbers_ = {name: _number(item, f"the metric returned '{name}' =") for name, item in value.items()}
+        raise MetricError(f"the metric returned a part named {_shown(bad[0])}, expected text")
+    numbers_ = {name: _number(_plain(item), f"the metric returned '{name}' =") for name, item in value.items()}
     score = numbers_.pop("score")
     return Score(score, numbers_)
 
 
+def _plain(value: Any) -> Any:
+    """A number of numpy or torch as Python's own; anything else as it is."""
+    return value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
+
+
 def _number(value: Any, what: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    if not isinstance(value, numbers.Real):
         raise MetricError(f"{what} {_shown(value)}, expected a number")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
     if not math.isfinite(number) or abs(number) > REWARD_BOUND:
         raise MetricError(f"{what} {number}, expected a finite number within ±{REWARD_BOUND:g}")
     return number

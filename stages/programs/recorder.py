@@ -208,7 +208,7 @@ def _view(record: Record) -> dict[str, Any]:
         "invocation_index": record.invocation.index,
         "attempt": record.attempt,
         "lm": record.lm,
-        "messages": record.messages,
+        "messages": [dict(message) for message in record.messages],
         "completion": record.completion,
         "value": record.value,
     }

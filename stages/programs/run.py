@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from schemas.canonical import canonical_json
+from schemas.canonical import canonical_json, storable
 from stages.engines.batcher import Batcher, Clock
 from stages.engines.signals import ContextOverflowError
 from stages.programs.imports import describe
@@ -56,8 +56,8 @@ class Finished:
     invocations: list[dict[str, Any]]
 
 
-RunLoop = Callable[[Coroutine[Any, Any, Any]], "Future[Any]"]
-"""Runs a coroutine in the stage's one event loop."""
+RunLoop = Callable[[Coroutine[Any, Any, Any], "LiveRun"], "Future[Any]"]
+"""Runs a run's coroutine in the event loop that the stage's runs share."""
 
 
 @dataclass(eq=False)
@@ -85,7 +85,7 @@ class LiveRun:
     def start(self, run_loop: RunLoop) -> None:
         """Begin, in a thread or in the event loop; the outcome is posted to the batcher's inbox."""
         if self.program.is_async:
-            self.task = run_loop(self._in_loop())
+            self.task = run_loop(self._in_loop(), self)
         else:
             in_thread(lambda: self.batcher.post((self, self._in_thread(run_loop))))
 
@@ -116,7 +116,7 @@ class LiveRun:
             return self._program_failed(error)
         try:
             value = self.program.metric(*self._metric_arguments(output))
-            return self._scored(run_loop(_awaited(value)).result() if inspect.isawaitable(value) else value)
+            return self._scored(run_loop(_awaited(value), self).result() if inspect.isawaitable(value) else value)
         except BaseException as error:  # noqa: BLE001 - as above
             return self._metric_failed(error)
 
@@ -157,7 +157,7 @@ class LiveRun:
         return Outcome("program_error", describe(error))
 
     def _metric_failed(self, error: BaseException) -> Outcome:
-        text = str(error) if isinstance(error, MetricError) else describe(error)
+        text = storable(str(error)) if isinstance(error, MetricError) else describe(error)
         return Outcome("metric_error", text, self.output)
 
     def _scored(self, value: Any) -> Outcome:

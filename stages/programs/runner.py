@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import deque
 from collections.abc import Coroutine, Iterator, Sequence
@@ -10,9 +9,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from schemas.canonical import storable
 from stages.engines.batcher import Batcher
-from stages.engines.signals import RunEnded
 from stages.programs.load import Program
+from stages.programs.loop import LoopThread
 from stages.programs.run import Finished, Job, LiveRun, Outcome
 from stages.programs.session import Session
 
@@ -42,8 +42,9 @@ class _Crew:
     waiting: deque[tuple[Job, int]]
     concurrency: int
     live: set[LiveRun] = field(default_factory=set)
-    loop: _LoopThread | None = None
+    loop: LoopThread | None = None
     batcher: Batcher = field(init=False)
+    starting: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self.batcher = Batcher(self.session.engine)
@@ -61,24 +62,51 @@ class _Crew:
         """Serve calls, and collect the runs that ended or expired."""
         messages = self.batcher.step(lambda: all(run.clock.waiting for run in self.live), TICK_S)
         ended = [self._leave(run, outcome) for run, outcome in messages if run in self.live]
-        ended += [self._leave(run, run.timed_out()) for run in list(self.live) if run.expired]
+        ended += [self._leave(run, run.timed_out()) for run in self._expired()]
         return [finished for finished in ended if finished is not None]
+
+    def _expired(self) -> list[LiveRun]:
+        """The runs to end as timed out. A run that only waits for a stuck event loop is made anew instead."""
+        expired = [run for run in self.live if run.expired]
+        if self.loop is None or not any(run in self.loop.owners for run in expired):
+            return expired
+        turns, blocker = self.loop.turns(), self.loop.blocker()
+        if turns:
+            return expired
+        outside = [run for run in expired if run not in self.loop.owners]
+        if turns is None or (isinstance(blocker, LiveRun) and blocker in self.live and not blocker.expired):
+            return outside
+        guilty = [run for run in expired if run in self.loop.owners and blocker in (None, run)]
+        self._give_up(self.loop, guilty)
+        return outside + guilty
+
+    def _give_up(self, loop: LoopThread, guilty: list[LiveRun]) -> None:
+        with self.starting:
+            self.loop = None
+        loop.stop()
+        for run in [run for run in self.live if run in loop.owners and run not in guilty]:
+            self.live.discard(run)
+            run.end()
+            self.waiting.appendleft((run.job, run.attempt))
 
     def _leave(self, run: LiveRun, outcome: Outcome) -> Finished | None:
         self.live.discard(run)
         run.end()
+        if self.loop is not None:
+            self.loop.owners.discard(run)
         if run.caller.failure is not None:
             if run.attempt == 0:
                 self.waiting.appendleft((run.job, 1))
                 return None
-            outcome = Outcome("engine_error", str(run.caller.failure))
+            outcome = Outcome("engine_error", storable(str(run.caller.failure)))
         return Finished(run.job, outcome, run.recorder.rows())
 
-    def run_in_loop(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
-        """Run a coroutine in the event loop, which is started on first use."""
-        if self.loop is None:
-            self.loop = _LoopThread()
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop.loop)
+    def run_in_loop(self, coroutine: Coroutine[Any, Any, Any], run: LiveRun) -> Future[Any]:
+        """Run a run's coroutine in the event loop, which is started on first use."""
+        with self.starting:
+            if self.loop is None:
+                self.loop = LoopThread()
+            return self.loop.run(coroutine, run)
 
     def disband(self) -> None:
         """Abandon whatever is still in flight."""
@@ -86,36 +114,3 @@ class _Crew:
             run.end()
         if self.loop is not None:
             self.loop.stop()
-
-
-class _LoopThread:
-    """An event loop in a daemon thread."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self.loop.set_exception_handler(_quiet_about_ended_runs)
-        self._stopping = False
-        threading.Thread(target=self._work, daemon=True).start()
-
-    def _work(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        while not self._stopping:
-            try:
-                self.loop.run_forever()
-            except (SystemExit, KeyboardInterrupt):
-                continue  # a program's own exit ends that program, not the loop of all others
-        if tasks := asyncio.all_tasks(self.loop):
-            for task in tasks:
-                task.cancel()
-            self.loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
-        self.loop.close()
-
-    def stop(self) -> None:
-        """Cancel what still runs in the loop and close it."""
-        self._stopping = True
-        self.loop.call_soon_threadsafe(self.loop.stop)
-
-
-def _quiet_about_ended_runs(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    if not isinstance(context.get("exception"), RunEnded):
-        loop.default_exception_handler(context)

@@ -25,7 +25,11 @@ TASKS = "pipeline.tasks"
 
 
 def code_digests(modules: Iterable[str]) -> dict[str, str]:
-    """sha256 of every source file reachable from `modules` by imports, by module name."""
+    """sha256 of every source file reachable from `modules` by imports, by module name.
+
+    Raises:
+        RecipeError: naming a file among them that cannot be parsed.
+    """
     found: dict[str, str] = {}
     queue = [name for module in modules for name in _with_parents(module)]
     seen: set[str] = set()
@@ -115,13 +119,21 @@ def _with_parents(name: str) -> list[str]:
 def _imports(path: Path, module: str, *, is_package: bool) -> list[str]:
     package = module if is_package else module.rpartition(".")[0]
     names: list[str] = []
-    for node in ast.walk(ast.parse(path.read_bytes(), filename=str(path))):
+    for node in ast.walk(_parsed(path)):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = _absolute(node, package)
             names += [base, *(f"{base}.{alias.name}" for alias in node.names)] if base else []
     return [full for name in names for full in _with_parents(name)]
+
+
+def _parsed(path: Path) -> ast.Module:
+    try:
+        return ast.parse(path.read_bytes(), filename=str(path))
+    except (SyntaxError, ValueError) as error:
+        line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        raise RecipeError(f"{path}{line}: the program imports this file, but it is not Python: {error}") from None
 
 
 def _absolute(node: ast.ImportFrom, package: str) -> str:

@@ -97,3 +97,34 @@ def test_a_recipe_cannot_be_changed_after_it_was_read(tmp_path: Path) -> None:
     recipe = load_recipe(write(tmp_path), []).recipe
     with pytest.raises(ValidationError, match="frozen"):
         recipe.seed = 3  # type: ignore[misc]
+
+
+def test_a_byte_order_mark_and_text_of_any_script_are_read_whatever_the_locale(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_bytes(b"\xef\xbb\xbf" + MINIMAL.replace('"x"', '"Größe"').encode())
+    assert load_recipe(path, []).recipe.examples.inputs == ("Größe",)
+
+
+def test_a_path_below_a_file_is_a_recipe_error(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="cannot be read: Not a directory"):
+        load_recipe(write(tmp_path) / "recipe.toml", [])
+
+
+def test_a_setting_is_one_value(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="seed"):
+        load_recipe(write(tmp_path), ["seed=1\nname='other'"])
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "rollout.sampling.max_new_tokens=4294967296",
+        "evaluate.sampling.top_k=4294967296",
+        "rollout.sampling.temperature=1e-40",
+        "lms={ j = { max_new_tokens = 4294967296 } }",
+        "lms={ j = { temperature = 1e-40 } }",
+    ],
+)
+def test_sampling_that_no_table_or_engine_can_hold_is_refused(tmp_path: Path, setting: str) -> None:
+    with pytest.raises(RecipeError, match=r"less than 2147483648|0 decodes greedily"):
+        load_recipe(write(tmp_path), [setting])

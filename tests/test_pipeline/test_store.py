@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline.jobs import key_of
@@ -158,3 +160,26 @@ def test_a_stray_and_a_missing_file_are_named(tmp_path: Path) -> None:
     problems = check_files(artifact.path, artifact.manifest)
     assert any("stray: not listed" in problem for problem in problems)
     assert any("t.parquet: listed in the manifest but missing" in problem for problem in problems)
+
+
+@pytest.mark.parametrize("foreign", [True, False])
+def test_a_stray_parquet_file_is_named_before_the_artifact_is_made(tmp_path: Path, foreign: bool) -> None:
+    with Store(tmp_path).begin("demo", KEY, QUIET) as out:
+        fill(out)
+        stray = out.scratch.parent / "stray.parquet"
+        if foreign:
+            pq.write_table(pa.table({"a": [1]}), stray)
+        else:
+            stray.write_bytes(b"PAR1 and no more")
+        with pytest.raises(DataError, match=r"stray.parquet: a stray or damaged file"):
+            finish(out)
+        stray.unlink()
+        assert finish(out).manifest.files["t.parquet"].rows == 1
+
+
+def test_damaged_telemetry_is_named(tmp_path: Path) -> None:
+    with Store(tmp_path).begin("demo", KEY, QUIET) as out:
+        fill(out)
+        (out.scratch.parent / "telemetry" / "telemetry.json").write_text("{")
+        with pytest.raises(DataError, match=r"telemetry.json: not JSON .* Delete this file"):
+            out.telemetry(seconds=1.0)

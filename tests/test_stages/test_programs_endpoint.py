@@ -27,6 +27,8 @@ class Server:
         self.requests: list[tuple[dict[str, Any], str | None]] = []
         self.refusals = 0
         self.status = 200
+        self.body: bytes | None = None
+        """Sent as it is, instead of a completion."""
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -38,6 +40,8 @@ class Server:
                     return self.answer(503, {"error": {"message": "busy"}})
                 if outer.status != 200:
                     return self.answer(outer.status, {"error": {"message": f"bad key {self.headers['Authorization']}"}})
+                if outer.body is not None:
+                    return self.send(200, outer.body)
                 text = body["messages"][-1]["content"].upper()
                 choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
                 return self.answer(
@@ -45,7 +49,9 @@ class Server:
                 )
 
             def answer(self, status: int, body: dict[str, Any]) -> None:
-                data = json.dumps(body).encode()
+                self.send(status, json.dumps(body).encode())
+
+            def send(self, status: int, data: bytes) -> None:
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(data)))
@@ -142,3 +148,32 @@ def test_a_missing_key_is_named_before_anything_runs(server: Server, monkeypatch
 def test_top_k_is_refused_rather_than_dropped(server: Server):
     with pytest.raises(ValueError, match="no top_k"):
         client(server).complete(user("hi"), Sampling(top_k=5))
+
+
+def body(message: Any) -> bytes:
+    return json.dumps({"choices": [{"index": 0, "finish_reason": "stop", "message": message}]}).encode()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"<html>gateway</html>", b"", b"[1]", b'{"choices": []}', body(None), body({"content": [{"text": "a"}]})],
+    ids=["html", "nothing", "list", "no choices", "no message", "content in parts"],
+)
+def test_an_answer_that_is_no_chat_completion_is_the_endpoints_failure_and_not_the_programs(
+    server: Server, monkeypatch: pytest.MonkeyPatch, answer: bytes
+):
+    monkeypatch.setattr(endpoint_module, "RETRIES", 0)
+    server.body = answer
+    finished = run_one(
+        lambda inputs, call: call("judge", user("well?"), lm="judge").text,
+        CharEngine(lambda *_: "x"),
+        lms={"judge": lm(server)},
+        endpoints={"judge": client(server)},
+    )
+    assert finished.outcome.status == "engine_error"
+    assert "lms.judge: " in (finished.outcome.error or "")
+
+
+def test_half_an_emoji_in_an_answer_can_be_stored(server: Server):
+    server.body = body({"content": "fine \ud83d"})
+    assert client(server).complete(user("hi"), Sampling()) == ("fine ?", "stop")

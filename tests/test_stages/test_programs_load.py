@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -167,3 +168,28 @@ def metric(example, output, calls): return 1
     assert run_jobs(program, [job()], session_of(CharEngine(lambda *_: "")))[0].outcome.output == '{"prompt":"say"}'
     with pytest.raises(RecipeError, match="no file at"):
         load_program(recipe_of(program={"state": "other.json"}), tmp_path)
+
+
+def test_a_module_that_ends_the_process_is_a_recipe_error_and_no_silent_success(tmp_path):
+    with pytest.raises(RecipeError, match=r"importing 'prog' ends the process.*__main__"):
+        load_source(tmp_path, "import sys\nsys.exit(0)\n")
+
+
+def test_a_factory_that_ends_the_process_is_a_recipe_error(tmp_path):
+    with pytest.raises(RecipeError, match=r"program.args failed: SystemExit: 0"):
+        load_source(tmp_path, "def program():\n    raise SystemExit(0)\ndef metric(example, output, calls): ...\n")
+
+
+@pytest.mark.parametrize("value", [float("nan"), date(2026, 1, 1), {"a": [float("inf")]}])
+@pytest.mark.parametrize("field", ["args", "metric_args"])
+def test_arguments_that_no_identity_can_hold_are_refused(tmp_path, field, value):
+    with pytest.raises(RecipeError, match=rf"program.{field}: \$.x"):
+        load_program(recipe_of(program={field: {"x": value}}), write(tmp_path, prog=SOURCE, helper=HELPER))
+
+
+@pytest.mark.parametrize("source", ["def (:\n", "x = 1\0\n"])
+def test_a_helper_that_is_imported_late_and_is_no_python_is_named(tmp_path, source):
+    late = SOURCE.replace("def run(inputs, call):\n", "def run(inputs, call):\n        import lazy\n")
+    write(tmp_path, prog=late, helper=HELPER, lazy=source)
+    with pytest.raises(RecipeError, match=r"lazy.py.*not Python"):
+        program_identity(recipe_of(), tmp_path)

@@ -33,7 +33,8 @@ def scored(metric: Any, **session: Any) -> Any:
         (None, "None (NoneType), expected a number"),
         ([1.0], "a list, expected a number"),
         ({"accuracy": 1.0}, "a mapping without 'score', with accuracy"),
-        ({"score": 1.0, "right": True}, "'right' = True (bool), expected a number"),
+        (10**400, "inf, expected a finite number"),
+        ({"score": 1.0, 7: 1.0}, "a part named 7 (int), expected text"),
         ({"score": "1"}, "'score' = '1' (str), expected a number"),
         ({"score": float("nan")}, "'score' = nan"),
         ({"score": 1.0, "part": None}, "'part' = None"),
@@ -64,6 +65,34 @@ def test_numbers_mappings_and_truth_values_are_scores():
     assert read_score(True).score == 1.0
     read = read_score({"score": 0.25, "quality": 1, "leakage": 0.5})
     assert (read.score, read.parts) == (0.25, {"quality": 1.0, "leakage": 0.5})
+
+
+def test_truth_values_and_single_numbers_of_arrays_are_scores_wherever_they_stand():
+    numpy, torch = pytest.importorskip("numpy"), pytest.importorskip("torch")
+    assert read_score(numpy.bool_(True)).score == 1.0
+    assert read_score(numpy.array(0.5)).score == 0.5
+    assert read_score(torch.tensor(0.25)).score == 0.25
+    read = read_score({"score": True, "right": numpy.bool_(False), "fluent": torch.tensor(0.5)})
+    assert (read.score, read.parts) == (1.0, {"right": 0.0, "fluent": 0.5})
+    with pytest.raises(MetricError, match="a ndarray, expected a number"):
+        read_score(numpy.array([0.5]))
+
+
+@pytest.mark.parametrize("returned", [{"score": 1, "\ud800": "x"}, {"\ud800": 1}])
+def test_a_part_whose_name_cannot_be_stored_ends_its_run_and_not_the_stage(returned: Any):
+    outcome = scored(lambda example, output, calls: returned)
+    assert outcome.status == "metric_error"
+    outcome.error.encode()
+
+
+def test_a_metric_that_writes_into_the_calls_changes_no_record():
+    def metric(example, output, calls):
+        calls[0]["messages"][0]["content"] = "forged"
+        calls[0]["messages"].append(object())
+        return 1
+
+    finished = run_one(program, ECHO, metric)
+    assert finished.invocations[0]["messages"] == '[{"content":"a","role":"user"}]'
 
 
 def test_a_dspy_prediction_is_a_score_and_its_feedback_no_part():
