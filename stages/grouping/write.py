@@ -92,7 +92,7 @@ def write_tables(tables: Tables, ages: pl.DataFrame, rules: Rules, limit: int, o
         totals = job.run(lambda: side_by_side(tables, rules, rows))
     except UnorderedError:
         ranges = lambda: spooled(tables, rules, max(rows, limit // 4), out.scratch / "ranges")  # noqa: E731
-        totals = job.run(ranges if tables.rows > limit else lambda: whole(tables, rules))
+        totals = job.run(ranges if tables.calls.rows > limit else lambda: whole(tables, rules))
     path = out.scratch / "summary.parquet"
     write_table(summary_rows(totals.figures, totals.excluded), path, SUMMARY)
     for name in ("groups.parquet", "excluded.parquet", "summary.parquet"):
@@ -121,19 +121,16 @@ class Job:
             waiting: Future[None] | None = None
             for chunk in chunks():
                 result = finish(chunk, select_members(chunk, self.ages, self.rules), modules, self.rules)
-                if waiting:
-                    waiting.result()
-                waiting = thread.submit(self._emit, result, groups, excluded, totals)
-            if waiting:
-                waiting.result()
+                self._wait(waiting, totals)
+                waiting = thread.submit(_emit, result, groups, excluded, totals)
+            self._wait(waiting, totals)
         return totals
 
-    def _emit(self, result: Result, groups: TableWriter, excluded: TableWriter, totals: Totals) -> None:
-        groups.write(groups_table(result))
-        left = excluded_table(result)
-        excluded.write(left)
-        totals.add(result, left.num_rows)
-        self.out.progress(totals.invocations, self.tables.rows, "invocations", groups=float(totals.groups))
+    def _wait(self, waiting: Future[None] | None, totals: Totals) -> None:
+        if waiting:
+            waiting.result()
+            total = self.tables.calls.rows
+            self.out.progress(totals.invocations, total, "invocations", groups=float(totals.groups))
 
     def _deviations(self, chunks: Chunks) -> dict[str, ModuleMoments]:
         found: dict[str, ModuleMoments] = {}
@@ -141,3 +138,10 @@ class Job:
             for name, sums in sums_by_module(select_members(chunk, self.ages, self.rules)).items():
                 found[name] = found.get(name, ModuleMoments()) + sums
         return found
+
+
+def _emit(result: Result, groups: TableWriter, excluded: TableWriter, totals: Totals) -> None:
+    groups.write(groups_table(result))
+    left = excluded_table(result)
+    excluded.write(left)
+    totals.add(result, left.num_rows)
