@@ -11,7 +11,7 @@ from pathlib import Path
 
 import polars as pl
 
-from stages.grouping.load import Chunk, UnknownRollout, build
+from stages.grouping.load import Chunk, UnknownRolloutError, build
 from stages.grouping.rules import Rules
 from stages.grouping.spool import spool
 from stages.grouping.tables import Tables, explain
@@ -81,7 +81,7 @@ def _whole_examples(rollouts: pl.DataFrame, calls: pl.DataFrame) -> tuple[int, i
 def _build(rollouts: pl.DataFrame, calls: pl.DataFrame, rules: Rules, where: str) -> Chunk:
     try:
         return build(rollouts, calls, rules, where)
-    except UnknownRollout:
+    except UnknownRolloutError:
         raise UnorderedError from None
 
 
