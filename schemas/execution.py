@@ -24,7 +24,7 @@ class Execution(BaseModel):
     train_tokens: Positive = 4096
     """Budget of computed tokens of one training micro-batch."""
     group_rows: Positive = 2_000_000
-    """Above this many invocations the group stage works by ranges of example_id."""
+    """Invocations that the group stage may hold at once; a larger table is worked by ranges of example_id."""
     cache: str | None = None
     """Folder of converted models; default: `$MMGRPO_CACHE`, else the user's cache folder."""
     progress: Literal["auto", "bar", "plain", "off"] = "auto"

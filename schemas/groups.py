@@ -34,7 +34,7 @@ GROUPS = TableSpec(
     rules=(
         one_of("copy_kind", COPY_KINDS),
         bounded("reward"),
-        bounded("advantage"),
+        bounded("advantage", -1e15, 1e15),
         bounded("weight", 0.0),
         not_negative("member_index"),
     ),

@@ -55,7 +55,7 @@ class TableWriter:
         Raises:
             ContractError: with every broken rule, its count and three sample keys.
         """
-        self._waiting.append(piece)
+        self._waiting.append(_stored_columns(piece, self._schema, self._spec, str(self._path)))
         self._rows += piece.num_rows
         while self._rows >= ROW_GROUP:
             self._flush(ROW_GROUP)
@@ -92,21 +92,30 @@ def _stored(kind: pa.DataType) -> pa.DataType:
     return pa.dictionary(pa.int32(), pa.string()) if pa.types.is_string(kind) else kind
 
 
+def _stored_columns(piece: pa.Table, schema: pa.Schema, spec: TableSpec, where: str) -> pa.Table:
+    """The piece's columns in the order and the types of the file; its dictionaries stay as they are."""
+    if set(piece.schema.names) != set(schema.names):
+        check_columns(piece, spec, where)
+    columns = []
+    for field in schema:
+        column = piece.column(field.name)
+        if not pa.types.is_dictionary(field.type):
+            column = column.cast(field.type)
+        elif not pa.types.is_dictionary(column.type):
+            column = column.cast(pa.string()).dictionary_encode()
+        columns.append(column)
+    return pa.table(columns, names=schema.names)
+
+
 def _compact(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """The table with every text column as one dictionary, in order of first appearance, unused entries dropped."""
     columns = []
-    for field in schema:
-        column = table.column(field.name)
-        if pa.types.is_dictionary(field.type):
-            columns.append(_first_seen(column))
-        else:
-            columns.append(column.combine_chunks().cast(field.type))
+    for field, column in zip(schema, table.columns, strict=True):
+        columns.append(_first_seen(column) if pa.types.is_dictionary(field.type) else column.combine_chunks())
     return pa.table(columns, schema=schema)
 
 
 def _first_seen(column: pa.ChunkedArray) -> pa.DictionaryArray:
-    if not pa.types.is_dictionary(column.type):
-        return column.cast(pa.string()).combine_chunks().dictionary_encode()
     whole = column.unify_dictionaries().combine_chunks()
     if whole.null_count or not len(whole):
         seen = whole.indices.dictionary_encode()

@@ -15,7 +15,7 @@ from stages.grouping.fates import fates
 from stages.grouping.groups import Members, arrange, figures
 from stages.grouping.load import Chunk
 from stages.grouping.pad import SELECT, pad
-from stages.grouping.rewards import MICRO, judge, score_rollouts
+from stages.grouping.rewards import MICRO, judge, parts_seen, score_rollouts
 from stages.grouping.rules import Rules
 from stages.grouping.runs import Ints
 from stages.grouping.select import select
@@ -32,6 +32,7 @@ class Grouped:
         members: candidates; `groups` has every figure of the baseline but the module's deviation.
         times: how often each candidate stands in its group.
         counted: how often each counts in the baseline.
+        parts: rollouts that ended ok, and the reward parts that they have (see `rewards.parts_seen`).
     """
 
     chunk: Chunk
@@ -39,6 +40,7 @@ class Grouped:
     members: Members
     times: Ints
     counted: Ints
+    parts: tuple[int, frozenset[str]]
 
 
 def select_members(chunk: Chunk, ages: pl.DataFrame, rules: Rules) -> Grouped:
@@ -65,7 +67,7 @@ def select_members(chunk: Chunk, ages: pl.DataFrame, rules: Rules) -> Grouped:
     members, counted = baselines(members, times, teacher_rows, rules)
     if rules.group.small_groups == "example_baseline" and not rules.trajectory:
         members, counted = example_baselines(chunk, rollouts, members, counted, rules)
-    return Grouped(chunk, calls, members, times, counted)
+    return Grouped(chunk, calls, members, times, counted, parts_seen(rollouts, rules.group))
 
 
 def sums_by_module(grouped: Grouped) -> dict[str, ModuleMoments]:

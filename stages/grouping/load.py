@@ -13,7 +13,7 @@ from stages.grouping.hashing import fold, fold_strings, start
 from stages.grouping.rules import PATH, Rules
 
 
-class UnknownRollout(ContractError):  # noqa: N818
+class UnknownRolloutError(ContractError):
     """A call's rollout is not in the rollouts table."""
 
 
@@ -92,7 +92,7 @@ def _number(calls: pl.DataFrame, rollouts: pl.DataFrame, where: str) -> pl.DataF
     if lost.height:
         samples = tuple(f"rollout_id={value}" for value in lost.get_column("rollout_id").head(SAMPLES).to_list())
         rule = Violation("rollout_id is in the rollouts table", lost.height, samples)
-        raise UnknownRollout("invocations", where, [rule])
+        raise UnknownRolloutError("invocations", where, [rule])
     return calls.with_columns(numbers.get_column("r").gather(ids.rle_id())).drop("rollout_id")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import polars as pl
 
-from stages.grouping.load import Chunk, UnknownRollout, build
+from stages.grouping.load import Chunk, UnknownRolloutError, build
 from stages.grouping.rules import Rules
 from stages.grouping.spool import spool
 from stages.grouping.tables import Tables, explain
@@ -23,7 +23,9 @@ class UnorderedError(Exception):
 
 def whole(tables: Tables, rules: Rules) -> Iterator[Chunk]:
     """Everything as one chunk."""
-    yield build(read(tables.rollouts, tables, rules), read(tables.calls, tables, rules), rules, tables.where)
+    yield build(
+        read(tables.rollouts.frame(), tables, rules), read(tables.calls.frame(), tables, rules), rules, tables.where
+    )
 
 
 def side_by_side(tables: Tables, rules: Rules, rows: int) -> Iterator[Chunk]:
@@ -34,17 +36,17 @@ def side_by_side(tables: Tables, rules: Rules, rows: int) -> Iterator[Chunk]:
     """
     if not tables.ordered:
         raise UnorderedError
-    share = tables.rollout_rows / max(1, tables.rows)
-    rollouts, calls = read(tables.rollouts.limit(0), tables, rules), read(tables.calls.limit(0), tables, rules)
+    share = tables.rollouts.rows / max(1, tables.calls.rows)
+    rollouts, calls = (read(table.frame(0, 0), tables, rules) for table in (tables.rollouts, tables.calls))
     at_rollout = at_call = 0
-    while at_call < tables.rows or at_rollout < tables.rollout_rows:
-        more = read(tables.calls.slice(at_call, rows), tables, rules)
+    while at_call < tables.calls.rows or at_rollout < tables.rollouts.rows:
+        more = read(tables.calls.frame(at_call, rows), tables, rules)
         at_call += more.height
         calls = pl.concat([calls, more])
-        last = at_call >= tables.rows
-        while at_rollout < tables.rollout_rows and (last or not _reached(rollouts, calls)):
-            want = tables.rollout_rows - at_rollout if last else max(1024, round(more.height * share))
-            found = read(tables.rollouts.slice(at_rollout, want), tables, rules)
+        last = at_call >= tables.calls.rows
+        while at_rollout < tables.rollouts.rows and (last or not _reached(rollouts, calls)):
+            want = tables.rollouts.rows - at_rollout if last else max(1024, round(more.height * share))
+            found = read(tables.rollouts.frame(at_rollout, want), tables, rules)
             at_rollout += found.height
             rollouts = pl.concat([rollouts, found])
         if not rollouts.get_column("example_id").is_sorted():
@@ -79,7 +81,7 @@ def _whole_examples(rollouts: pl.DataFrame, calls: pl.DataFrame) -> tuple[int, i
 def _build(rollouts: pl.DataFrame, calls: pl.DataFrame, rules: Rules, where: str) -> Chunk:
     try:
         return build(rollouts, calls, rules, where)
-    except UnknownRollout:
+    except UnknownRolloutError:
         raise UnorderedError from None
 
 

@@ -46,35 +46,50 @@ def micro(value: pl.Expr | float) -> pl.Expr:
     return (expression * MICRO).round().cast(pl.Int64)
 
 
+def parts_of(group: GroupSection) -> list[str]:
+    """The reward parts that credit names."""
+    return sorted({name for mix in group.credit.values() for name in mix} - {REWARD})
+
+
 def score_rollouts(rollouts: pl.DataFrame, group: GroupSection) -> pl.DataFrame:
     """Add `q` (the program's reward in millionths) and, per module of `credit`, `q:MODULE`; null where there is none.
 
+    Also `part:NAME`, the value of each part that credit names.
+
     Raises:
-        DataError: when no rollout has a part that credit names.
         ContractError: when a mix leaves the bounds of a reward.
     """
-    parts = sorted({name for mix in group.credit.values() for name in mix} - {REWARD})
+    parts = parts_of(group)
     frame = rollouts.with_columns(q=micro(pl.col("reward")))
     if parts:
         read = pl.col("reward_parts").str.json_decode(pl.Struct(dict.fromkeys(parts, pl.Float64)))
         frame = frame.with_columns(read.struct.field(part).alias(f"part:{part}") for part in parts)
-    _check_parts(frame, parts)
     for module, mix in group.credit.items():
         mixed = sum(
             (weight * pl.col(REWARD if name == REWARD else f"part:{name}") for name, weight in mix.items()), pl.lit(0.0)
         )
         _check_bounds(frame, module, mixed)
         frame = frame.with_columns(micro(mixed).alias(f"q:{module}"))
-    return frame.drop([f"part:{part}" for part in parts])
+    return frame
 
 
-def _check_parts(frame: pl.DataFrame, parts: list[str]) -> None:
-    for part in parts:
-        if frame.height and frame.get_column(f"part:{part}").null_count() == frame.height:
-            seen = frame.get_column("reward_parts").drop_nulls().head(1).to_list()
-            raise DataError(
-                f"group.credit names the part '{part}', which no rollout's reward_parts hold; one has {seen}"
-            )
+def parts_seen(rollouts: pl.DataFrame, group: GroupSection) -> tuple[int, frozenset[str]]:
+    """Rollouts that ended ok, and the parts that at least one of them has."""
+    ok = rollouts.filter(pl.col("status") == "ok")
+    held = [part for part in parts_of(group) if ok.get_column(f"part:{part}").null_count() < ok.height]
+    return ok.height, frozenset(held)
+
+
+def check_parts(ok: int, seen: frozenset[str], group: GroupSection) -> None:
+    """Over the whole table: credit names no part that no rollout has.
+
+    Raises:
+        DataError: naming the parts.
+    """
+    lost = [part for part in parts_of(group) if part not in seen]
+    if ok and lost:
+        named = ", ".join(f"'{part}'" for part in lost)
+        raise DataError(f"group.credit names {named}, which the metric gave none of {ok} rollouts that ended ok")
 
 
 def _check_bounds(frame: pl.DataFrame, module: str, mixed: pl.Expr) -> None:

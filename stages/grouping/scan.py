@@ -7,8 +7,9 @@ they are meant; anything else is a `ContractError` that names the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import polars as pl
@@ -70,10 +71,42 @@ def _complete(footer: pq.FileMetaData, name: str) -> bool:
     return True
 
 
-def scan(layout_: Layout, files: Iterable[Path], spec: TableSpec) -> pl.LazyFrame:
+@dataclass(frozen=True)
+class Scan:
+    """Rows of many files, readable by place: files of one layout stand together, in the order given.
+
+    Attributes:
+        parts: files of one layout each, their rows, and how they are scanned.
+    """
+
+    parts: tuple[tuple[tuple[Path, ...], tuple[int, ...], Callable[[Sequence[Path]], pl.LazyFrame]], ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows of all files."""
+        return sum(sum(counts) for _, counts, _ in self.parts)
+
+    def frame(self, start: int = 0, rows: int | None = None) -> pl.LazyFrame:
+        """Rows from `start` on, all of them or `rows`; no other file is opened."""
+        stop = self.rows if rows is None else min(start + rows, self.rows)
+        frames, at = [], 0
+        for files, counts, make in self.parts:
+            ends = list(accumulate(counts, initial=at))
+            inside = [i for i in range(len(files)) if ends[i] < stop and ends[i + 1] > start]
+            if inside:
+                first, last = ends[inside[0]], ends[inside[-1] + 1]
+                begin, end = max(start, first), min(stop, last)
+                part = make([files[i] for i in inside])
+                frames.append(part if (begin, end) == (first, last) else part.slice(begin - first, end - begin))
+            at = ends[-1]
+        return pl.concat(frames) if frames else self.parts[0][2](self.parts[0][0][:1]).limit(0)
+
+
+def scan(layout_: Layout, files: Sequence[Path], spec: TableSpec) -> pl.LazyFrame:
     """One scan of files of one layout, every column cast to the type of the spec."""
     types = _polars({name: type_ for name, type_ in layout_.types if name not in layout_.complete})
     exact = _polars({field.name: field.type for field in spec.schema})
+    known = {**types, **{name: exact[name] for name in layout_.hive}}
     frame = pl.scan_parquet(
         list(files),
         schema=types,
@@ -82,12 +115,8 @@ def scan(layout_: Layout, files: Iterable[Path], spec: TableSpec) -> pl.LazyFram
         extra_columns="ignore",
         glob=False,
     )
-    names = [*types, *layout_.hive]
-    known = {**types, **{name: exact[name] for name in layout_.hive}}
-    return frame.select(
-        pl.col(name) if known[name] == exact[name] or name in LISTS else pl.col(name).cast(exact[name])
-        for name in names
-    )
+    same = {name for name, kind in known.items() if kind == exact[name] or name in LISTS}
+    return frame.select(pl.col(name) if name in same else pl.col(name).cast(exact[name]) for name in known)
 
 
 def _polars(types: dict[str, pa.DataType]) -> dict[str, pl.DataType]:

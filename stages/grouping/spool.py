@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from stages.grouping.hashing import U64, fold_strings, start
+from stages.grouping.scan import Scan
 from stages.grouping.tables import Tables
 
 Read = Callable[[pl.LazyFrame], pl.DataFrame]
@@ -31,9 +32,9 @@ def spool(tables: Tables, rows: int, folder: Path, read: Read) -> Iterator[tuple
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    bounds = _bounds(tables, max(1, -(-tables.rows // rows)), rows, read)
+    bounds = _bounds(tables, max(1, -(-tables.calls.rows // rows)), rows, read)
     hashes, ranges = _spool_rollouts(tables, bounds, rows, folder, read)
-    for part, frame in enumerate(_slices(tables.calls, tables.rows, rows, read)):
+    for part, frame in enumerate(_slices(tables.calls, rows, read)):
         keys = _hash(frame.get_column("rollout_id"))
         at = np.minimum(np.searchsorted(hashes, keys), max(0, len(hashes) - 1))
         known = hashes[at] == keys if len(hashes) else np.zeros(len(keys), dtype=bool)
@@ -45,15 +46,15 @@ def spool(tables: Tables, rows: int, folder: Path, read: Read) -> Iterator[tuple
     shutil.rmtree(folder)
 
 
-def _slices(frame: pl.LazyFrame, total: int, rows: int, read: Read) -> Iterator[pl.DataFrame]:
-    for at in range(0, total, rows):
-        yield read(frame.slice(at, rows))
+def _slices(table: Scan, rows: int, read: Read) -> Iterator[pl.DataFrame]:
+    for at in range(0, table.rows, rows):
+        yield read(table.frame(at, rows))
 
 
 def _bounds(tables: Tables, ranges: int, rows: int, read: Read) -> pl.Series:
     """First example_id of every range but the first, so that ranges hold about equally many examples."""
     kept, every = pl.Series("example_id", [], dtype=pl.String), 1
-    for frame in _slices(tables.rollouts.select("example_id"), tables.rollout_rows, rows, read):
+    for frame in _slices(tables.rollouts, rows, read):
         new = frame.get_column("example_id").unique()
         chosen = _hash(new) % np.uint64(every) == 0
         kept = pl.concat([kept, new.filter(pl.Series(chosen))]).unique()
@@ -68,7 +69,7 @@ def _bounds(tables: Tables, ranges: int, rows: int, read: Read) -> pl.Series:
 def _spool_rollouts(tables: Tables, bounds: pl.Series, rows: int, folder: Path, read: Read) -> tuple[U64, np.ndarray]:
     """Write rollouts by range; returns the sorted hashes of their ids, and the range of each."""
     hashes, ranges = [], []
-    for part, frame in enumerate(_slices(tables.rollouts, tables.rollout_rows, rows, read)):
+    for part, frame in enumerate(_slices(tables.rollouts, rows, read)):
         target = bounds.search_sorted(frame.get_column("example_id"), side="right").to_numpy().astype(np.int32)
         _write(frame, target, folder, "rollouts", part)
         hashes.append(_hash(frame.get_column("rollout_id")))
@@ -88,11 +89,11 @@ def _write(frame: pl.DataFrame, target: np.ndarray, folder: Path, name: str, par
         rows.write_ipc(folder / f"{name}-{number}-{part}.arrow")
 
 
-def _read_range(folder: Path, name: str, number: int, like: pl.LazyFrame) -> pl.DataFrame:
+def _read_range(folder: Path, name: str, number: int, like: Scan) -> pl.DataFrame:
     """The rows of one range, whose files are then removed."""
     files = sorted(folder.glob(f"{name}-{number}-*.arrow"))
     frames = [pl.read_ipc(file) for file in files]
     for file in files:
         file.unlink()
-    empty = like.limit(0).collect()
+    empty = like.frame(0, 0).collect()
     return pl.concat([empty.drop("sound", strict=False), *frames])

@@ -15,7 +15,7 @@ from schemas.rollouts import FINISH_REASONS, INVOCATIONS, PARSE_STATUSES, ROLLOU
 from schemas.table import TableSpec
 from stages.grouping.files import TableFiles
 from stages.grouping.rules import PATH, Rules
-from stages.grouping.scan import Layout, layout, scan
+from stages.grouping.scan import Layout, Scan, layout, scan
 
 ROLLOUT_COLUMNS = ("example_id", "rollout_index", "rollout_id", "source", "policy", "reward", "status")
 CALL_COLUMNS = (
@@ -31,16 +31,12 @@ class Tables:
     Attributes:
         rollouts: `ROLLOUT_COLUMNS`, with `reward_parts` where credit needs it.
         calls: see `_narrow`.
-        rows: invocations in all files.
-        rollout_rows: rollouts in all files.
         ordered: whether both scans keep the order of the files, so that they can be walked side by side.
         files: for error messages.
     """
 
-    rollouts: pl.LazyFrame
-    calls: pl.LazyFrame
-    rows: int
-    rollout_rows: int
+    rollouts: Scan
+    calls: Scan
     ordered: bool
     files: tuple[TableFiles, ...]
 
@@ -59,20 +55,20 @@ def open_tables(sources: Sequence[TableFiles], rules: Rules) -> Tables:
     """
     columns = rollout_columns(rules)
     keys = [name for name in rules.group.key_columns if name != PATH and name not in CALL_COLUMNS]
-    rollouts, total = _layouts([path for source in sources for path in source.rollouts], ROLLOUTS, columns, ())
-    frames = [scan(each, files, ROLLOUTS) for each, files in rollouts.items()]
-    calls: list[pl.LazyFrame] = []
-    rows = 0
+    paths = [path for source in sources for path in source.rollouts]
+    rollouts = [
+        (tuple(files), tuple(counts), partial(_rollouts, each))
+        for each, (files, counts) in _layouts(paths, ROLLOUTS, columns, ()).items()
+    ]
+    calls = []
     for measure in (False, True):
         paths = [path for source in sources if source.measure == measure for path in source.calls]
         lists = ("prompt_ids", "completion_ids") if measure else ("completion_ids",)
-        layouts, count = _layouts(paths, INVOCATIONS, (*CALL_COLUMNS, *keys), lists)
-        rows += count
-        for each, files in layouts.items():
+        for each, (files, counts) in _layouts(paths, INVOCATIONS, (*CALL_COLUMNS, *keys), lists).items():
             kept = replace(each, complete=()) if measure or rules.trajectory else each
-            calls.append(_narrow(scan(kept, files, INVOCATIONS), kept, rules, measure=measure))
-    ordered = len(frames) == len(calls) == len(sources) == 1
-    return Tables(pl.concat(frames), pl.concat(calls), rows, total, ordered, tuple(sources))
+            calls.append((tuple(files), tuple(counts), partial(_calls, kept, rules, measure)))
+    ordered = len(rollouts) == len(calls) == len(sources) == 1
+    return Tables(Scan(tuple(rollouts)), Scan(tuple(calls)), ordered, tuple(sources))
 
 
 def rollout_columns(rules: Rules) -> tuple[str, ...]:
@@ -82,15 +78,23 @@ def rollout_columns(rules: Rules) -> tuple[str, ...]:
 
 def _layouts(
     paths: Sequence[Path], spec: TableSpec, columns: Sequence[str], lists: Sequence[str]
-) -> tuple[dict[Layout, list[Path]], int]:
-    """Files by layout, in order of first appearance, and their rows."""
-    found: dict[Layout, list[Path]] = {}
-    total = 0
+) -> dict[Layout, tuple[list[Path], list[int]]]:
+    """Files by layout and the rows of each, in order of first appearance."""
+    found: dict[Layout, tuple[list[Path], list[int]]] = {}
     for path in paths:
         each, rows = layout(path, spec, columns, lists)
-        found.setdefault(each, []).append(path)
-        total += rows
-    return found, total
+        files, counts = found.setdefault(each, ([], []))
+        files.append(path)
+        counts.append(rows)
+    return found
+
+
+def _rollouts(each: Layout, files: Sequence[Path]) -> pl.LazyFrame:
+    return scan(each, files, ROLLOUTS)
+
+
+def _calls(each: Layout, rules: Rules, measure: bool, files: Sequence[Path]) -> pl.LazyFrame:
+    return _narrow(scan(each, files, INVOCATIONS), each, rules, measure=measure)
 
 
 def _narrow(frame: pl.LazyFrame, each: Layout, rules: Rules, *, measure: bool) -> pl.LazyFrame:

@@ -19,6 +19,7 @@ from stages.grouping.load import Chunk
 from stages.grouping.output import excluded_table, groups_table
 from stages.grouping.ranges import UnorderedError, side_by_side, spooled, whole
 from stages.grouping.report import summary_rows
+from stages.grouping.rewards import check_parts
 from stages.grouping.rules import Rules
 from stages.grouping.tables import Tables
 from stages.grouping.tally import add_up, reasons, tally
@@ -37,6 +38,8 @@ class Totals:
     groups: int = 0
     members: int = 0
     moving: bool = False
+    ok: int = 0
+    parts: frozenset[str] = frozenset()
     figures: pl.DataFrame = field(default_factory=lambda: add_up([]))
     excluded: pl.DataFrame = field(
         default_factory=lambda: pl.DataFrame(
@@ -60,6 +63,8 @@ class Totals:
         self.groups += int((~result.grouped.members.groups.get_column("out")).sum())
         self.members += result.rows.height
         self.moving = self.moving or bool((result.rows.get_column("advantage") != 0).any())
+        self.ok += result.grouped.parts[0]
+        self.parts |= result.grouped.parts[1]
         self.figures = add_up([self.figures, tally(result)])
         both = pl.concat([self.excluded, reasons(result).select(self.excluded.columns)])
         self.excluded = both.group_by("module", "p", "reason").agg(pl.col("rows").sum())
@@ -87,12 +92,13 @@ def write_tables(tables: Tables, ages: pl.DataFrame, rules: Rules, limit: int, o
         out: where to.
     """
     job = Job(tables, ages, rules, out)
-    rows = max(1, min(RANGE, limit // 4))
     try:
-        totals = job.run(lambda: side_by_side(tables, rules, rows))
+        totals = job.run(lambda: side_by_side(tables, rules, max(1, min(RANGE, limit // 4))))
     except UnorderedError:
-        ranges = lambda: spooled(tables, rules, max(rows, limit // 4), out.scratch / "ranges")  # noqa: E731
-        totals = job.run(ranges if tables.rows > limit else lambda: whole(tables, rules))
+        if tables.calls.rows > limit:
+            totals = job.run(lambda: spooled(tables, rules, max(1, limit // 4), out.scratch / "ranges"))
+        else:
+            totals = job.run(lambda: whole(tables, rules))
     path = out.scratch / "summary.parquet"
     write_table(summary_rows(totals.figures, totals.excluded), path, SUMMARY)
     for name in ("groups.parquet", "excluded.parquet", "summary.parquet"):
@@ -121,19 +127,17 @@ class Job:
             waiting: Future[None] | None = None
             for chunk in chunks():
                 result = finish(chunk, select_members(chunk, self.ages, self.rules), modules, self.rules)
-                if waiting:
-                    waiting.result()
-                waiting = thread.submit(self._emit, result, groups, excluded, totals)
-            if waiting:
-                waiting.result()
+                self._wait(waiting, totals)
+                waiting = thread.submit(_emit, result, groups, excluded, totals)
+            self._wait(waiting, totals)
+        check_parts(totals.ok, totals.parts, self.rules.group)
         return totals
 
-    def _emit(self, result: Result, groups: TableWriter, excluded: TableWriter, totals: Totals) -> None:
-        groups.write(groups_table(result))
-        left = excluded_table(result)
-        excluded.write(left)
-        totals.add(result, left.num_rows)
-        self.out.progress(totals.invocations, self.tables.rows, "invocations", groups=float(totals.groups))
+    def _wait(self, waiting: Future[None] | None, totals: Totals) -> None:
+        if waiting:
+            waiting.result()
+            total = self.tables.calls.rows
+            self.out.progress(totals.invocations, total, "invocations", groups=float(totals.groups))
 
     def _deviations(self, chunks: Chunks) -> dict[str, ModuleMoments]:
         found: dict[str, ModuleMoments] = {}
@@ -141,3 +145,10 @@ class Job:
             for name, sums in sums_by_module(select_members(chunk, self.ages, self.rules)).items():
                 found[name] = found.get(name, ModuleMoments()) + sums
         return found
+
+
+def _emit(result: Result, groups: TableWriter, excluded: TableWriter, totals: Totals) -> None:
+    groups.write(groups_table(result))
+    left = excluded_table(result)
+    excluded.write(left)
+    totals.add(result, left.num_rows)

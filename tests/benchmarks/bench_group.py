@@ -37,7 +37,7 @@ def ours(folder: Path, out: Path, pad: str = "fill_last") -> None:
     from stages.grouping.sources import policy_ages
     from stages.grouping.tables import open_tables
     from stages.grouping.write import write_tables as write_groups
-    from tests.test_stages.group_tables import MemoryOut
+    from tests.test_stages.group_kit import MemoryOut
 
     recipe = Recipe.model_validate(
         {

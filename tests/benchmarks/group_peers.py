@@ -2,8 +2,8 @@
 
 Mode: the paper's, with `fill_last` instead of `fill` (whose draws only this project makes): K = 12 by greatest
 variance, flat groups dropped, format rewards, the first failed attempt. Each reads the same Parquet files and writes
-groups and excluded rows as Parquet; ids of groups are theirs. Written as someone would who knows the tool, and no further than
-the made-up tables need: no group there has more than K members.
+groups and excluded rows as Parquet; ids of groups are theirs. Written as someone would who knows the tool, and no
+further than the made-up tables need: no group there has more than K members.
 """
 
 from __future__ import annotations

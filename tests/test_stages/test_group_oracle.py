@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests import oracles
-from tests.test_stages.group_tables import POLICIES, Row, group_rows, recipe, tables
+from tests.test_stages.group_kit import POLICIES, Row, group_rows, recipe, tables
 
 FLOATS = ("reward", "advantage", "weight")
 
@@ -50,7 +50,12 @@ def rules() -> st.SearchStrategy[dict[str, Any]]:
     )
 
 
-SETTINGS: dict[str, Any] = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
+SETTINGS: dict[str, Any] = {
+    "deadline": None,
+    "database": None,
+    "derandomize": True,
+    "suppress_health_check": list(HealthCheck),
+}
 
 
 def compare(data: tuple[list[Row], list[Row]], recipe_: Any, **how: Any) -> None:

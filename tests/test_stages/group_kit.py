@@ -7,12 +7,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 from hypothesis import strategies as st
 
+from schemas.canonical import digest_file
+from schemas.execution import Execution
 from schemas.groups import EXCLUDED, GROUPS, SUMMARY
+from schemas.manifest import FileEntry, Manifest, artifact_digest
 from schemas.parquet import read_rows, write_table
+from schemas.policies import POLICIES as POLICIES_TABLE
 from schemas.recipe import Recipe
 from schemas.rollouts import INVOCATIONS, ROLLOUTS
+from stages import group
+from stages.contract import Artifact, Inputs
 from stages.grouping.files import TableFiles
 from stages.grouping.rules import rules_of
 from stages.grouping.sources import policy_ages
@@ -120,6 +127,42 @@ def write_inputs(folder: Path, rollouts: Sequence[Row], calls: Sequence[Row]) ->
     return TableFiles((paths[0],), (paths[1],))
 
 
+def artifact(folder: Path, stage: str) -> Artifact:
+    """A finished artifact of whatever lies in a folder."""
+    files = {
+        path.relative_to(folder).as_posix(): FileEntry(sha256=digest_file(path), bytes=path.stat().st_size)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+    manifest = Manifest(
+        stage=stage, stage_version=1, key="", payload={}, digest=artifact_digest(files), files=files, metrics={},
+        excluded={}, provenance={},
+    )  # fmt: skip
+    return Artifact(folder, manifest)
+
+
+def rollout_artifact(folder: Path, rollouts: Sequence[Row], calls: Sequence[Row], stage: str = "rollout") -> Artifact:
+    folder.mkdir(parents=True)
+    write_table(rollouts, folder / "rollouts.parquet", ROLLOUTS)
+    write_table(calls, folder / "invocations.parquet", INVOCATIONS)
+    return artifact(folder, stage)
+
+
+def policies_artifact(folder: Path, policies: Sequence[Row] = POLICIES) -> Artifact:
+    folder.mkdir(parents=True)
+    rows = [{"base": "b", "adapters": "{}", "parent": None, **row} for row in policies]
+    write_table(rows, folder / "policies.parquet", POLICIES_TABLE)
+    return artifact(folder, "train")
+
+
+def run_stage(
+    folder: Path, artifacts: dict[str, Artifact], recipe_: Recipe, execution: Execution | None = None
+) -> tuple[dict[str, Any], MemoryOut]:
+    """The stage as the runner calls it."""
+    out = MemoryOut(folder / f"stage{next(_numbers)}")
+    return group.run(Inputs(artifacts, {"iteration": 0}), recipe_, execution or Execution(), out), out
+
+
 def run_group(
     folder: Path,
     files: Sequence[TableFiles],
@@ -128,8 +171,7 @@ def run_group(
     limit: int = 10**6,
     policies: Sequence[Row] = POLICIES,
 ) -> tuple[MemoryOut, Totals]:
-    import polars as pl
-
+    """The stage's job on bare files."""
     rules = rules_of(recipe_)
     out = MemoryOut(folder / f"out{next(_numbers)}")
     ages = policy_ages(pl.DataFrame(list(policies)))
