@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 import traceback
@@ -16,6 +17,9 @@ STAGES = ("examples", "program", "base", "rollout", "group", "train", "evaluate"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of `mmgrpo`. Returns the exit code: 0 done, 2 recipe or usage, 3 data, 4 stage failed, 75 locked."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a locale without "·" must not stop a run
     options = _parser().parse_args(arguments)
     _environment(options)
     from pipeline import commands

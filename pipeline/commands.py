@@ -140,7 +140,8 @@ def do_doctor(options: argparse.Namespace) -> int:
 def _resolve(options: argparse.Namespace) -> tuple[LoadedRecipe, Execution, Path]:
     loaded = load_recipe(options.recipe, options.set)
     execution = load_execution(options.execution, options.exec)
-    return loaded, execution, options.run_dir or Path("runs") / loaded.recipe.name
+    # Absolute from here on: a program may change the working folder.
+    return loaded, execution, (options.run_dir or Path("runs") / loaded.recipe.name).absolute()
 
 
 def _iterations(options: argparse.Namespace, loaded: LoadedRecipe) -> int:

@@ -45,9 +45,11 @@ def load_execution(path: Path | None, settings: list[str]) -> Execution:
     """
     document = merge(_read_toml(path) if path else {}, _parse_settings(settings))
     try:
-        return Execution.model_validate(document)
+        execution = Execution.model_validate(document)
     except ValidationError as error:
         raise RecipeError(f"execution settings are not valid:\n{_describe(error, Execution)}") from None
+    cache = execution.cache and str(Path(execution.cache).absolute())  # a program may change the working folder
+    return execution.model_copy(update={"cache": cache})
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
