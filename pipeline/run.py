@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from pipeline import runfile
 from pipeline.choices import chosen, load_state
@@ -25,6 +26,7 @@ from schemas.execution import Execution
 from schemas.recipe import Recipe
 from stages.contract import Artifact, Inputs
 
+_DAILY = {"parse_failed", "context_overflow"}
 _STORAGE_ERRORS = {
     errno.ENOSPC,
     errno.EDQUOT,
@@ -154,7 +156,17 @@ def summary(artifact: Artifact) -> str:
         )
     if metrics.get("modules_never_called"):
         parts.append(f"modules never called: {', '.join(metrics['modules_never_called'])}")
-    return ", ".join(["done", *parts])
+    return ", ".join(["done", *parts, *_failures(metrics)])
+
+
+def _failures(metrics: dict[str, Any]) -> list[str]:
+    """How many runs failed, and one error. Of completions that do not parse, which are daily bread, only if all did."""
+    failed = {status: count for status, count in metrics.get("statuses", {}).items() if status != "ok"}
+    if not failed or ("ok" in metrics["statuses"] and failed.keys() <= _DAILY):
+        return []
+    counts = ", ".join(f"{count} {status}" for status, count in failed.items())
+    error = " ".join((metrics.get("first_error") or "").split())
+    return [f"failed: {counts}; for example {error[:200]}{'…' if len(error) > 200 else ''}"]
 
 
 def _number(value: object) -> str:

@@ -13,7 +13,7 @@ from schemas.recipe import Recipe
 from schemas.rollouts import INVOCATIONS, rollout_id
 from schemas.scores import SCORES
 from stages.contract import Inputs, Out
-from stages.programs.figures import call_figures, part_means, status_counts
+from stages.programs.figures import call_figures, first_error, part_means, status_counts
 from stages.programs.load import load_program
 from stages.programs.run import Finished, Job
 from stages.programs.shards import Shape, compact, open_session, read_split, sample
@@ -65,6 +65,7 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
         "n": len(means),
         "runs": scores.height,
         "statuses": statuses,
+        "first_error": first_error(scores),
         "failures": {status: count for status, count in statuses.items() if status != "ok"},
         "parts": part_means(scores["parts"]),
         **call_figures(calls, scores.height, None if program.modules is None else list(program.modules)),

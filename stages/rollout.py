@@ -13,7 +13,7 @@ from schemas.execution import Execution
 from schemas.recipe import Recipe
 from schemas.rollouts import INVOCATIONS, ROLLOUTS, rollout_id
 from stages.contract import Inputs, Out
-from stages.programs.figures import call_figures, status_counts
+from stages.programs.figures import call_figures, first_error, status_counts
 from stages.programs.load import load_program
 from stages.programs.run import Finished, Job
 from stages.programs.shards import Shape, compact, open_session, read_split, sample
@@ -67,6 +67,7 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
         "examples": len(jobs),
         "rollouts": rollouts.height,
         "statuses": status_counts(rollouts),
+        "first_error": first_error(rollouts),
         "mean_reward": None if rewards.is_empty() else rewards.mean(),
         **call_figures(invocations, rollouts.height, None if program.modules is None else list(program.modules)),
     }

@@ -10,7 +10,7 @@ from typing import Any
 import dspy
 from dspy.utils.exceptions import AdapterParseError
 
-from schemas.errors import ParseError
+from schemas.errors import ParseError, RecipeError
 from stages.programs.recorder import Invocation, Messages, Record, not_parsed, parsed
 from stages.programs.session import Caller, Reply
 
@@ -18,6 +18,10 @@ STAMP = "_mmgrpo_path"
 """Attribute of a predictor: its path in the program. DSPy's copies (BestOfN, Refine) keep it."""
 RUN, INVOCATIONS = "mmgrpo_run", "mmgrpo_invocations"
 """Names in DSPy's context: the run's `Caller`, and the `Invocations` of the predictor call at hand."""
+
+
+class OurEngine:
+    """What the engines of LMs whose calls are recorded have in common."""
 
 
 class Invocations:
@@ -116,6 +120,13 @@ class RecordedPredict(dspy.Predict):  # type: ignore[misc]  # dspy has no types
         raise AssertionError("the last attempt raises or returns")
 
     def _invocations(self, caller: Caller, kwargs: Mapping[str, Any]) -> Invocations:
+        lm = kwargs.get("lm") or self.lm or dspy.settings.lm
+        if not isinstance(getattr(lm, "engine", None), OurEngine):
+            raise RecipeError(
+                f"'{getattr(self, STAMP)}' was called with another LM ({getattr(lm, 'model', lm)}), whose calls could "
+                "not be recorded. Put it in the recipe as [lms.NAME] and use "
+                "stages.programs.dspy_engine.program_lm('NAME')."
+            )
         fields = kwargs.get("signature", self.signature)
         names = dspy.ensure_signature(fields).input_fields
         return Invocations(caller, getattr(self, STAMP), {name: kwargs[name] for name in names if name in kwargs})

@@ -16,7 +16,7 @@ from dspy import lm15
 
 from schemas.errors import RecipeError
 from stages.engines.signals import ContextOverflowError
-from stages.programs.dspy_calls import INVOCATIONS, RUN, STAMP, Invocations
+from stages.programs.dspy_calls import INVOCATIONS, RUN, STAMP, Invocations, OurEngine
 from stages.programs.recorder import Messages
 from stages.programs.session import STUDENT, Caller, Reply
 
@@ -24,7 +24,7 @@ _SAMPLING = {"temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "
 _ROLES = {"user": "user", "assistant": "assistant", "developer": "system"}
 
 
-class RunEngine:
+class RunEngine(OurEngine):
     """A DSPy engine that hands each request to the program run it belongs to."""
 
     def __init__(self, lm: str) -> None:
@@ -72,7 +72,7 @@ def program_lm(name: str = STUDENT) -> dspy.LM:
 
 def is_program_lm(lm: Any) -> bool:
     """Whether calls of this LM are recorded."""
-    return isinstance(getattr(lm, "engine", None), RunEngine)
+    return isinstance(getattr(lm, "engine", None), OurEngine)
 
 
 def _submit(request: lm15.Request, lm: str) -> Future[Reply]:

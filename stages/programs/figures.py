@@ -13,6 +13,16 @@ def status_counts(runs: pl.DataFrame) -> dict[str, int]:
     return {status: count for (status,), count in sorted(_counts(runs, "status").items())}
 
 
+def first_error(runs: pl.DataFrame) -> str | None:
+    """What a failed run says: the first, in the table's order, of the failing status met most; None if all ran."""
+    counts = {status: count for status, count in status_counts(runs).items() if status != "ok"}
+    if not counts:
+        return None
+    status = max(counts, key=lambda name: counts[name])
+    error: str | None = runs.filter(pl.col("status") == status)["error"][0]
+    return f"{status}: {error}"
+
+
 def _counts(frame: pl.DataFrame, name: str) -> dict[tuple[str], int]:
     return {(row[0],): row[1] for row in frame.group_by(name).len().iter_rows()}
 

@@ -47,3 +47,14 @@ def test_a_module_that_is_never_called_is_named(tmp_path: Path, capsys: pytest.C
     assert artifact(tmp_path / "run", "rollout").manifest.metrics["modules_never_called"] == ["review"]
     assert "review" in capsys.readouterr().err
     assert artifact(tmp_path / "run", "train").manifest.metrics["trained"] is True
+
+
+@pytest.mark.parametrize(("program", "error"), [(CRASHING, "RuntimeError: no route"), (FAILING, "ParseError")])
+def test_a_run_in_which_everything_fails_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], program: str, error: str
+) -> None:
+    recipe = own_recipe(tmp_path / "a", program=program)
+    assert mmgrpo("run", recipe, "--run-dir", tmp_path / "run", "--exec", "progress=plain") == 0
+    printed = capsys.readouterr().err
+    assert "failed: 16 " in printed
+    assert error in printed

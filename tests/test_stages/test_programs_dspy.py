@@ -207,6 +207,26 @@ def test_an_lm_that_would_go_unrecorded_is_refused():
         dspy_program(module, None, score)
 
 
+@pytest.mark.parametrize("way", ["context", "argument"])
+def test_an_lm_chosen_while_running_is_refused_before_it_is_called(way: str):
+    other = dspy.LM("openai/some-model", api_key="k")
+
+    class Straying(dspy.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.ask = dspy.Predict("x -> y")
+
+        def forward(self, x: str) -> Any:
+            if way == "argument":
+                return self.ask(x=x, lm=other)
+            with dspy.context(lm=other):
+                return self.ask(x=x)
+
+    outcome = run(Straying(), always(field("y", "v")))[0].outcome
+    assert outcome.status == "program_error"
+    assert "'ask' was called with another LM (openai/some-model)" in (outcome.error or "")
+
+
 def test_another_lm_of_the_recipe_is_recorded_as_not_trained():
     module = Twins()
     module.inner.second.lm = program_lm("helper")
