@@ -104,7 +104,9 @@ def _describe_one(item: Any, model: type[BaseModel]) -> str:
         return f"  - {where}: unknown key{hint}"
     if item["type"] == "missing":
         return f"  - {where}: required, but missing"
-    got = "" if isinstance(item["input"], dict) else f" (got {item['input']!r})"
+    # A key that was put where its variable's name belongs is not repeated on screens and in logs.
+    silent = isinstance(item["input"], dict) or where.endswith("api_key_env")
+    got = "" if silent else f" (got {item['input']!r})"
     return f"  - {where}: {item['msg'].removeprefix('Value error, ')}{got}"
 
 

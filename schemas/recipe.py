@@ -6,6 +6,7 @@ the fields listed in `PRESETS`. A field that the recipe sets wins over its prese
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -18,6 +19,12 @@ def _not_almost_zero(temperature: float) -> float:
     if 0 < temperature < LOWEST_TEMPERATURE:
         raise ValueError(f"a temperature below {LOWEST_TEMPERATURE:g} overflows; 0 decodes greedily")
     return temperature
+
+
+def _a_name(variable: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):
+        raise ValueError("expected the name of an environment variable, not the key itself")
+    return variable
 
 
 Positive = Annotated[int, Field(gt=0)]
@@ -75,7 +82,7 @@ class OtherLM(Section):
     """`base`: the base model without adapter. `openai`: any OpenAI-compatible endpoint."""
     url: str | None = None
     model: str | None = None
-    api_key_env: str | None = None
+    api_key_env: Annotated[str, AfterValidator(_a_name)] | None = None
     """Name of the environment variable that holds the key. The key itself is never written anywhere."""
     temperature: Temperature = 0.0
     max_new_tokens: Count32 = 512

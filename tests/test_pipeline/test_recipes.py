@@ -128,3 +128,9 @@ def test_a_setting_is_one_value(tmp_path: Path) -> None:
 def test_sampling_that_no_table_or_engine_can_hold_is_refused(tmp_path: Path, setting: str) -> None:
     with pytest.raises(RecipeError, match=r"less than 2147483648|0 decodes greedily"):
         load_recipe(write(tmp_path), [setting])
+
+
+def test_a_key_in_the_place_of_its_variables_name_is_refused_and_not_repeated(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"lms.j.api_key_env: expected the name of an environment variable") as caught:
+        load_recipe(write(tmp_path), ["lms.j={ kind = 'openai', url = 'u', model = 'm', api_key_env = 'sk-abc-123' }"])
+    assert "sk-abc" not in str(caught.value)
