@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import os
 import sys
+import tomllib
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,11 +46,21 @@ def _environment(options: argparse.Namespace) -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # Threads that spin while they wait make a busy machine ten times slower; sleeping ones cost little on an idle one.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    threads = next(
-        (text.split("=", 1)[1] for text in getattr(options, "exec", []) if text.startswith("threads=")), None
-    )
-    if threads:
+    if threads := _threads(options):
         os.environ["OMP_NUM_THREADS"] = os.environ["POLARS_MAX_THREADS"] = threads
+
+
+def _threads(options: argparse.Namespace) -> str | None:
+    """The `threads` of the execution settings, read before any library that wants to know them is imported."""
+    found: str | None = None
+    file: Path | None = getattr(options, "execution", None)
+    if file is not None and file.is_file():
+        with contextlib.suppress(
+            tomllib.TOMLDecodeError, UnicodeDecodeError
+        ):  # reported when the file is read for good
+            found = str(tomllib.loads(file.read_text(encoding="utf-8-sig")).get("threads") or "") or None
+    given = [text.removeprefix("threads=") for text in getattr(options, "exec", []) if text.startswith("threads=")]
+    return given[-1] if given else found
 
 
 def _parser() -> argparse.ArgumentParser:

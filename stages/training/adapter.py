@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from schemas.canonical import seed_from
-from schemas.errors import DataError
+from schemas.errors import DataError, RecipeError
 from schemas.recipe import AdapterSection
 
 if TYPE_CHECKING:
@@ -49,10 +49,12 @@ def attach(model: PreTrainedModel, section: AdapterSection, seed: int, previous:
     LoRA weights are float32 whatever the base holds, so that small updates are not lost to rounding.
 
     Raises:
+        RecipeError: when the model has no linear layer of a name in `adapter.targets`.
         DataError: when the previous adapter has another shape than the recipe's.
     """
     from peft import get_peft_model
 
+    _check_targets(model, section)
     config = lora_config(section)
     torch.manual_seed(seed_from("lora", seed))
     wrapped: PeftModel = get_peft_model(model, config, autocast_adapter_dtype=True)
@@ -60,6 +62,16 @@ def attach(model: PreTrainedModel, section: AdapterSection, seed: int, previous:
         _check_same(previous / CONFIG, config)
         put(wrapped, load_file(previous / WEIGHTS), str(previous / WEIGHTS))
     return wrapped
+
+
+def _check_targets(model: PreTrainedModel, section: AdapterSection) -> None:
+    """PEFT passes over a target that does not exist as long as another one does."""
+    linear = {name.rpartition(".")[2] for name, part in model.named_modules() if isinstance(part, torch.nn.Linear)}
+    unknown = sorted(set(section.targets) - linear)
+    if unknown:
+        raise RecipeError(
+            f"adapter.targets: the model has no linear layer {', '.join(unknown)}; it has {sorted(linear)}"
+        )
 
 
 def _check_same(file: Path, config: LoraConfig) -> None:

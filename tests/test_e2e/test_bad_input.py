@@ -118,6 +118,13 @@ def test_a_model_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "no-such-model" in fails(recipe, tmp_path / "run", 2, capsys, "--set", "model.base=./no-such-model")
 
 
+def test_an_adapter_target_that_the_model_does_not_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = own_recipe(tmp_path / "a")
+    message = fails(recipe, tmp_path / "run", 2, capsys, "--set", "adapter.targets=['q_proj','query']")
+    assert "no linear layer query" in message
+    assert "q_proj" in message
+
+
 def test_an_adapter_of_another_base(tmp_path: Path) -> None:
     recipe = own_recipe(tmp_path / "a")
     assert run(recipe, tmp_path / "run") == 0
