@@ -341,6 +341,13 @@ def test_a_module_called_often_weighs_as_one(tmp_path: Path) -> None:
     assert totals == {"m": 2.0, "once": 2.0}
 
 
+def test_small_groups_take_no_weight_from_the_others(tmp_path: Path) -> None:
+    rules = recipe(balance="module", pad="ragged", select="all", min_group=3)
+    groups, excluded = group_rows(tmp_path, *loop(3, 3, 2, 1), rules)
+    assert {row["weight"] for row in groups} == {0.5}
+    assert reasons(excluded) == ["small_group"] * 2
+
+
 def test_credit_mixes_the_reward_with_a_named_part(tmp_path: Path) -> None:
     rows, calls = one_module([0.0, 1.0])
     for row, part in zip(rows, (1.0, 0.25), strict=True):
@@ -366,6 +373,17 @@ def test_a_trajectory_compares_whole_rollouts_and_weighs_by_tokens(tmp_path: Pat
     assert len({row["group_id"] for row in groups}) == 1
     with pytest.raises(RecipeError, match="trajectory"):
         group_rows(tmp_path, rows, calls, recipe(unit="trajectory", key_columns=["path"]))
+
+
+@pytest.mark.parametrize(("truncated", "rewards"), [("failure", [1.0, 1.0, 0.0, 0.0]), ("mask", [1.0, 1.0])])
+def test_a_trajectory_with_a_truncated_call_fails_or_leaves_as_a_whole(
+    tmp_path: Path, truncated: str, rewards: list[float]
+) -> None:
+    data = two_modules({}, {"finish_reason": "length"})
+    rules = recipe(unit="trajectory", truncated=truncated, k=2, flat="keep", min_group=1, select="all")
+    groups, excluded = group_rows(tmp_path, *data, rules)
+    assert [row["reward"] for row in groups] == rewards
+    assert reasons(excluded) == ["truncated"] * (4 - len(rewards))
 
 
 # --- the stage as a job -----------------------------------------------------------------------------------------------

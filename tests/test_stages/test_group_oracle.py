@@ -92,7 +92,8 @@ def test_source_caps_match_the_plain_version(data: Any, group: dict[str, Any], c
 @given(tables(), rules(), st.sampled_from(({"reward": 1.0}, {"reward": 0.5, "p": 2.0}, {"p": -1.0})))
 def test_credit_matches_the_plain_version(data: Any, group: dict[str, Any], mix: dict[str, float]) -> None:
     rollouts, calls = data
-    rollouts[0]["reward_parts"] = '{"p":0.75}'
+    for row in rollouts[:1]:
+        row |= {"reward_parts": '{"p":0.75}', "status": "ok"}
     compare((rollouts, calls), recipe(credit={"b": mix}, **group))
 
 

@@ -16,7 +16,7 @@ from tests.test_stages.group_kit import Row, call, group_rows, recipe, rollout
 
 REWARDS = st.lists(st.sampled_from([0.0, 0.25, 0.5, 0.5, 1.0, -1.0, 1 / 3, 3.0]), min_size=2, max_size=10)
 SETTINGS = settings(
-    max_examples=120, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    max_examples=60, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 
 
