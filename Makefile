@@ -11,7 +11,7 @@ SEED   ?= 0
 
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: help setup demo check test lock clean
+.PHONY: help setup demo check test bench-group bench-demo lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /	/' | expand -t 18
@@ -39,6 +39,13 @@ check: $(VENV)/.ready ## formatting, lint, types, import rules
 
 test: check ## everything that CI runs
 	$(BIN)/pytest -m "not slow"
+
+bench-group: $(VENV)/.ready ## the group stage against DuckDB, pandas and a loop; SIZE=100k|1M|10M
+	$(INSTALL) --editable '.[bench]'
+	$(BIN)/python -m tests.benchmarks.bench_group $(or $(SIZE),1M)
+
+bench-demo: $(VENV)/.ready ## the demo on seeds 0 to 4, an hour; writes data/baselines/demo.json
+	$(BIN)/python -m tests.benchmarks.demo_seeds runs/seeds data/baselines/demo.json
 
 lock: $(VENV)/.ready ## write the exact set that is installed now to constraints.txt
 	$(BIN)/pip freeze --exclude-editable | sed 's/+cpu//' > constraints.txt
