@@ -23,7 +23,7 @@ class Execution(BaseModel):
     """Budget of key-value tokens of one sampling batch."""
     train_tokens: Positive = 4096
     """Budget of computed tokens of one training micro-batch."""
-    group_rows: Positive = 2_000_000
+    group_rows: Positive = 500_000
     """Invocations that the group stage may hold at once; a larger table is worked by ranges of example_id."""
     cache: str | None = None
     """Folder of converted models; default: `$MMGRPO_CACHE`, else the user's cache folder."""

@@ -93,10 +93,10 @@ def write_tables(tables: Tables, ages: pl.DataFrame, rules: Rules, limit: int, o
     """
     job = Job(tables, ages, rules, out)
     try:
-        totals = job.run(lambda: side_by_side(tables, rules, max(1, min(RANGE, limit // 4))))
+        totals = job.run(lambda: side_by_side(tables, rules, min(RANGE, limit)))
     except UnorderedError:
         if tables.calls.rows > limit:
-            totals = job.run(lambda: spooled(tables, rules, max(1, limit // 4), out.scratch / "ranges"))
+            totals = job.run(lambda: spooled(tables, rules, limit, out.scratch / "ranges"))
         else:
             totals = job.run(lambda: whole(tables, rules))
     path = out.scratch / "summary.parquet"

@@ -33,6 +33,7 @@ def ours(folder: Path, out: Path, pad: str = "fill_last") -> None:
     """The group stage's job, without the runner around it."""
     import polars as pl
 
+    from schemas.execution import Execution
     from schemas.recipe import Recipe
     from stages.grouping.files import TableFiles
     from stages.grouping.rules import rules_of
@@ -53,7 +54,7 @@ def ours(folder: Path, out: Path, pad: str = "fill_last") -> None:
     rules = rules_of(recipe)
     ages = policy_ages(pl.DataFrame({"policy": ["0" * 64], "iteration": [0]}))
     files = TableFiles((folder / "rollouts.parquet",), (folder / "invocations.parquet",))
-    write_groups(open_tables([files], rules), ages, rules, 2_000_000, MemoryOut(out))
+    write_groups(open_tables([files], rules), ages, rules, Execution().group_rows, MemoryOut(out))
 
 
 def paper(folder: Path, out: Path) -> None:
