@@ -31,6 +31,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MmgrpoError as error:
         print(f"mmgrpo: {error}", file=sys.stderr)
         return error.exit_code
+    except BrokenPipeError:
+        # Whoever read the output has stopped, as `| head` does. Nothing more may be written to it, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except Exception:  # noqa: BLE001 - the last resort: whole traceback, and the exit code of a failed stage
         traceback.print_exc()
         print("mmgrpo: a defect, in mmgrpo or in the program it runs. What was committed is kept.", file=sys.stderr)
@@ -71,14 +75,19 @@ def _parser() -> argparse.ArgumentParser:
     _recipe_command(commands, "plan", "say what a run would do, and why")
     stage = _recipe_command(commands, "stage", "run one stage of one iteration, as one batch job", name_first=True)
     stage.add_argument("--iteration", type=_count, default=0, metavar="I", help="which iteration (default 0)")
-    evaluate = _recipe_command(commands, "evaluate", "score the base and the newest policy on a split")
+    evaluate = _recipe_command(commands, "evaluate", "score the base and the newest policy on the test split")
     evaluate.add_argument(
-        "--test", action="store_true", required=True, help="the held-out test split; openings are counted"
+        "--test",
+        action="store_true",
+        required=True,
+        help="required: the held-out split is meant; each opening is counted",
     )
     _run_command(commands, "verify", "check every byte of a run against its manifests")
     lineage = _run_command(commands, "lineage", "which rollouts trained an adapter; what came of a rollout")
-    lineage.add_argument("--policy", metavar="DIGEST", help="the rollouts behind this policy")
-    lineage.add_argument("--rollout", metavar="ID", help="what came of this rollout")
+    lineage.add_argument(
+        "--policy", metavar="DIGEST", help="the rollouts behind this policy (the first digits will do)"
+    )
+    lineage.add_argument("--rollout", metavar="ID", help="what came of this rollout (the first digits will do)")
     lineage.add_argument("--json", action="store_true", help="machine-readable output")
     _run_command(commands, "report", "write report.html and report.json into the run folder")
     export = commands.add_parser("export", help="write the groups of an iteration joined with their tokens")
@@ -99,10 +108,23 @@ def _recipe_command(
         parser.add_argument("name", choices=STAGES, help="the stage")
     parser.add_argument("recipe", type=Path, help="a recipe file (TOML)")
     parser.add_argument("--run-dir", type=Path, metavar="D", help="the run folder (default: runs/NAME of the recipe)")
-    parser.add_argument("--iterations", type=_count, metavar="N", help="iterations (default: run.iterations)")
-    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="set any recipe field")
+    if name in {"run", "plan"}:
+        parser.add_argument("--iterations", type=_count, metavar="N", help="iterations (default: run.iterations)")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="set a recipe field (schemas/recipe.py lists them); may be repeated",
+    )
     parser.add_argument("--execution", type=Path, metavar="FILE", help="execution settings (TOML); never part of a key")
-    parser.add_argument("--exec", action="append", default=[], metavar="FIELD=VALUE", help="set any execution field")
+    parser.add_argument(
+        "--exec",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="set an execution field (schemas/execution.py lists them); may be repeated",
+    )
     return parser
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
 
 from pipeline.progress import Reporter
 from pipeline.recipes import LoadedRecipe, load_execution, load_recipe
@@ -16,6 +15,7 @@ from schemas.execution import Execution
 def do_run(options: argparse.Namespace) -> int:
     """`mmgrpo run RECIPE`."""
     from pipeline.jobs import Job
+    from pipeline.lineage import newest_adapter
     from pipeline.outcome import cost_line, score_line
     from pipeline.reporting.build import build_report
     from pipeline.run import open_run, run_all
@@ -35,6 +35,8 @@ def do_run(options: argparse.Namespace) -> int:
             print(f"Everything in {folder} is up to date; nothing was run.")
         page = build_report(folder)
         print(cost_line(folder))
+        if adapter := newest_adapter(folder):
+            print(f"Adapter: {adapter}")
         print(f"Report: {page}")
     return 0
 
@@ -99,15 +101,20 @@ def do_verify(options: argparse.Namespace) -> int:
 def do_lineage(options: argparse.Namespace) -> int:
     """`mmgrpo lineage RUN`."""
     from pipeline import lineage
+    from pipeline.texttable import fields, table
 
-    result: Any
-    if options.policy:
-        result = lineage.of_adapter(options.run, options.policy)
-    elif options.rollout:
-        result = lineage.of_rollout(options.run, options.rollout)
+    if options.policy is not None:
+        rows = lineage.of_policy(options.run, options.policy)
+        print(json.dumps(rows, indent=2) if options.json else table(rows))
+    elif options.rollout is not None:
+        fate = lineage.of_rollout(options.run, options.rollout)
+        parts = {"members": fate["members"], "excluded": fate["excluded"]}
+        text = [fields(fate["rollout"]), *(f"\n{name}:\n{table(rows)}" for name, rows in parts.items())]
+        text.append(f"\ntrained policies: {', '.join(policy[:12] for policy in fate['policies']) or 'none'}")
+        print(json.dumps(fate, indent=2) if options.json else "\n".join(text))
     else:
-        result = lineage.chain(options.run)
-    print(json.dumps(result, indent=2) if options.json else _tree(result))
+        rows = lineage.chain(options.run)
+        print(json.dumps(rows, indent=2) if options.json else table(rows))
     return 0
 
 
@@ -146,31 +153,3 @@ def _resolve(options: argparse.Namespace) -> tuple[LoadedRecipe, Execution, Path
 
 def _iterations(options: argparse.Namespace, loaded: LoadedRecipe) -> int:
     return loaded.recipe.run.iterations if options.iterations is None else int(options.iterations)
-
-
-def _tree(value: Any, indent: int = 0) -> str:
-    """Nested rows as indented text; digests cut to twelve digits."""
-    pad = "  " * indent
-    if isinstance(value, dict):
-        return "\n".join(
-            f"{pad}{name}:\n{_tree(item, indent + 1)}"
-            if isinstance(item, (dict, list)) and item
-            else f"{pad}{name}: {_cell(item)}"
-            for name, item in value.items()
-        )
-    if isinstance(value, list):
-        return "\n".join(
-            _tree(item, indent) if isinstance(item, dict) and indent == 0 else f"{pad}- {_row(item)}" for item in value
-        )
-    return f"{pad}{_cell(value)}"
-
-
-def _row(item: Any) -> str:
-    if isinstance(item, dict):
-        return ", ".join(f"{name} {_cell(value)}" for name, value in item.items())
-    return _cell(item)
-
-
-def _cell(value: Any) -> str:
-    text = "none" if value is None or value == [] else str(value)
-    return text[:12] if len(text) == 64 else text

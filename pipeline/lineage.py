@@ -53,20 +53,36 @@ def chain(folder: Path) -> list[dict[str, Any]]:
         for name, artifact in (("rollout", item.rollout), ("group", item.group), ("train", item.train)):
             row[name] = artifact.digest if artifact else None
         row["next_policy"] = item.after
+        row["adapter"] = _adapter(folder, item)
         row["rollouts"] = item.rollout.manifest.files["rollouts.parquet"].rows if item.rollout else None
         row["members"] = item.group.manifest.files["groups.parquet"].rows if item.group else None
         rows.append(row)
     return rows
 
 
-def of_adapter(folder: Path, policy: str) -> list[dict[str, Any]]:
+def newest_adapter(folder: Path) -> Path | None:
+    """The adapter of the newest policy: a PEFT folder. None where nothing is trained yet."""
+    paths = [path for item in iterations(folder) if (path := _adapter(folder, item))]
+    return folder / paths[-1] if paths else None
+
+
+def _adapter(folder: Path, item: Iteration) -> str | None:
+    """Path of the adapter that an iteration made, from the run folder."""
+    if item.train is None or not item.train.manifest.metrics["trained"]:
+        return None
+    return item.train.file("adapter").relative_to(folder).as_posix()
+
+
+def of_policy(folder: Path, policy: str) -> list[dict[str, Any]]:
     """The rollouts behind a policy (a digest or its beginning): one row per rollout and iteration, oldest first.
+
+    Empty for the base model, which nothing trained.
 
     Raises:
         RecipeError: when the run has no such policy, or the beginning fits several.
     """
     run = runfile.read_run(folder)
-    wanted = _one_of(run.policies, policy, "policy", folder)
+    wanted = _one_of(run.policies, policy, folder)
     rows: list[dict[str, Any]] = []
     for item in iterations(folder):
         if item.before == wanted:
@@ -116,10 +132,13 @@ def _fate(row: dict[str, Any], item: Iteration, run: RunFile) -> dict[str, Any]:
     return fate
 
 
-def _one_of(known: tuple[str, ...], prefix: str, what: str, folder: Path) -> str:
+def _one_of(known: tuple[str, ...], prefix: str, folder: Path) -> str:
     fits = sorted({item for item in known if item.startswith(prefix)})
     if len(fits) != 1:
         names = ", ".join(item[:12] for item in dict.fromkeys(known))
         problem = f"fits {len(fits)} of them" if fits else "is none of them"
-        raise RecipeError(f"{what} '{prefix}' {problem}; {folder} has {names}")
+        raise RecipeError(
+            f"policy '{prefix}' {problem}; {folder} has {names}. Policies of an earlier recipe come back into view "
+            "when `mmgrpo run` is given that recipe again: their artifacts are kept."
+        )
     return fits[0]

@@ -13,6 +13,9 @@ from pipeline.store import Store
 from pipeline.walk import identify, walk
 from stages.contract import Artifact
 
+WAITING_SHOWN = 8
+"""Jobs that wait for others and are listed one by one."""
+
 
 @dataclass(frozen=True)
 class PlannedJob:
@@ -46,7 +49,7 @@ def plan(loaded: LoadedRecipe, folder: Path, iterations: int, cache: str | None)
 
 def _look_up(job: Job, loaded: LoadedRecipe, store: Store, old: RunFile | None) -> tuple[Artifact | None, PlannedJob]:
     if job.waits_for:
-        return None, PlannedJob(job.label, "wait", (f"needs {', '.join(job.waits_for)}, which will be made anew",))
+        return None, PlannedJob(job.label, "wait", (f"needs {', '.join(job.waits_for)}, not made yet",))
     payload = job.payload(loaded.recipe)
     key = key_of(payload)
     artifact = store.find(job.stage.NAME, key)
@@ -74,10 +77,14 @@ def _earlier_key(job: Job, old: RunFile) -> str | None:
 def render(planned: list[PlannedJob]) -> str:
     """The plan as text: a line a job, its reasons below it, and a count."""
     words = {"done": "up to date", "run": "will run", "wait": "will run, later"}
+    waiting = [entry for entry in planned if entry.state == "wait"]
+    shown = [entry for entry in planned if entry not in waiting[WAITING_SHOWN:]]
     lines: list[str] = []
-    for entry in planned:
+    for entry in shown:
         lines.append(f"{words[entry.state]:<15} {entry.label}")
         lines += [f"{'':<15}   {reason}" for reason in entry.why]
+    if len(shown) < len(planned):
+        lines.append(f"{words['wait']:<15} … and {len(planned) - len(shown)} more like these")
     todo = sum(entry.state != "done" for entry in planned)
     lines.append(f"{todo} of {len(planned)} jobs to run" if todo else f"all {len(planned)} jobs are up to date")
     return "\n".join(lines)

@@ -91,9 +91,9 @@ def _sampling_inputs(
     shared: dict[str, Artifact | None], policy: Policy
 ) -> tuple[dict[str, Artifact | None], dict[str, str]]:
     """Inputs of a job that samples. Only the policy counts of a train artifact, so a twin adapter is not rescored."""
-    if policy.digest is None:
+    if policy.digest is None and shared["base"] is not None:
         return {**shared, "adapter": None}, {}
-    if policy.trained is None:
+    if policy.trained is None or policy.digest is None:
         return dict(shared), {}
     return {**shared, "adapter": policy.trained}, {"adapter": policy.digest}
 
@@ -109,7 +109,7 @@ def _iteration(
     rolled = yield Job(rollout, slot("rollout"), params, artifacts, identities)
     grouped = yield Job(group, slot("group"), {"iteration": iteration}, {"rollout": rolled, "policies": policy.holder})
     inputs = {"base": shared["base"], "rollout": rolled, "group": grouped}
-    if policy.trained is not None or policy.digest is None:
+    if policy.trained is not None or (policy.digest is None and shared["base"] is not None):
         inputs["previous"] = policy.trained
     trained = yield Job(train, slot("train"), {"iteration": iteration}, inputs)
     if trained is None:

@@ -14,7 +14,7 @@ import pytest
 from tests.test_e2e.kit import ROOT, artifact, mmgrpo, state
 
 README = (ROOT / "README.md").read_text()
-FILES = re.findall(r"<!-- test: (\S+) -->\n```\w+\n(.*?)```", README, re.DOTALL)
+FILES = dict(re.findall(r"<!-- test: (\S+) -->\n```\w+\n(.*?)```", README, re.DOTALL))
 SHELL = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
 TINY = ("--set", "model.base=tiny-random", "--set", "model.dtype=float32", "--set", "train.precision=float32")
 SMALL = ("--set", "rollout.examples=2", "--set", "rollout.rollouts=3", "--set", "rollout.sampling.max_new_tokens=8")
@@ -43,12 +43,11 @@ def type_in(shell: Path, commands: str) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def unpack(folder: Path, name: str, examples: str) -> Path:
-    for path, text in FILES:
+def unpack(folder: Path, name: str) -> Path:
+    for path, text in FILES.items():
         if path.startswith(f"{name}/"):
             (folder / path).parent.mkdir(exist_ok=True)
             (folder / path).write_text(text)
-    (folder / name / "examples.csv").write_text(examples)
     return folder / name / "recipe.toml"
 
 
@@ -66,17 +65,17 @@ def test_every_command_of_the_overview_works_in_order(shell: Path) -> None:
     type_in(shell, "\n".join(line for line in block.splitlines() if "doctor" not in line))
 
 
-def test_the_scheduler_chain_runs_one_iteration(shell: Path) -> None:
+def test_the_scheduler_chain_runs_two_iterations_and_a_report(shell: Path) -> None:
     block = next(block for block in SHELL if "sbatch" in block)
     block = block.replace("recipe.toml", "data/tiny/recipe.toml").replace("/shared/run", "shared-run")
     type_in(shell, block)
-    assert sorted(state(shell / "shared-run").iterations[0]) == ["group", "rollout", "train"]
-    assert len(state(shell / "shared-run").evaluations["dev"]) == 2
+    assert [sorted(stages) for stages in state(shell / "shared-run").iterations] == [["group", "rollout", "train"]] * 2
+    assert len(state(shell / "shared-run").evaluations["dev"]) == 3
+    assert (shell / "shared-run" / "report.html").exists()
 
 
 def test_bring_your_own_function(tmp_path: Path) -> None:
-    examples = "text,keywords,split\n" + "".join(f"text {i},a e o,{'dev' if i > 3 else 'train'}\n" for i in range(6))
-    recipe = unpack(tmp_path, "own", examples)
+    recipe = unpack(tmp_path, "own")
     assert mmgrpo("run", recipe, "--run-dir", tmp_path / "run", "--iterations", "1", *TINY, *SMALL, *QUICK) == 0
     statuses = artifact(tmp_path / "run", "rollout").manifest.metrics["statuses"]
     assert set(statuses) <= {"ok", "parse_failed"}
@@ -85,7 +84,8 @@ def test_bring_your_own_function(tmp_path: Path) -> None:
 
 def test_bring_your_own_dspy_program(tmp_path: Path) -> None:
     examples = "question,answer,split\n" + "".join(f"q {i},a,{'dev' if i > 3 else 'train'}\n" for i in range(6))
-    recipe = unpack(tmp_path, "dspy", examples)
+    recipe = unpack(tmp_path, "dspy")
+    (recipe.parent / "examples.csv").write_text(examples)
     retries = ("--set", "rollout.parse_retries=0", "--set", "evaluate.parse_retries=0", "--set", "model.context=2048")
     assert (
         mmgrpo("run", recipe, "--run-dir", tmp_path / "run", "--iterations", "1", *TINY, *SMALL, *QUICK, *retries) == 0
