@@ -5,22 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 
 from pipeline.reporting.costs import collect_costs, total_seconds
-from pipeline.reporting.findings import when
+from pipeline.reporting.findings import failed_runs, when
 from pipeline.reporting.opened import open_run
 from pipeline.reporting.scores import collect_scores
-from pipeline.reporting.text import bounds, count, number, signed
+from pipeline.reporting.text import bounds, by_status, count, number, signed
 
 
 def score_line(folder: Path, split: str, position: int) -> str:
-    """Score of one policy with its 95 % interval, and the paired difference to the first policy."""
+    """Score of one policy with its 95 % interval, the paired difference to the first policy, and failed runs.
+
+    There is no difference where runs of either policy failed for a reason that is not the policy's.
+    """
     scores = collect_scores(open_run(folder), split)
     score = next((item for item in scores.policies if item.position == position), None)
     if score is None:
         return f"{split} score of policy {position}: not there"
     line = f"{split} score {when(score)}: {number(score.score.estimate)} {bounds(score.score)}"
-    if score.to_first is not None:
+    if score.to_first is not None and scores.first and scores.first.spoiled:
+        line += f", not comparable to the start, where runs failed ({by_status(scores.first.spoiled)})"
+    elif score.to_first is not None and not score.spoiled:
         line += f", {signed(score.to_first.estimate)} {bounds(score.to_first, sign=True)} against the start"
-    return line
+    return f"{line}, {failed_runs([score])}" if score.failed else line
 
 
 def cost_line(folder: Path) -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 from pipeline.reporting import findings
 from pipeline.reporting.costs import collect_artifacts, collect_costs, collect_exclusions, total_seconds
 from pipeline.reporting.data import Report
-from pipeline.reporting.iterations import collect_failures, collect_iterations, collect_module_rewards
+from pipeline.reporting.failures import collect_failures
+from pipeline.reporting.iterations import collect_iterations, collect_module_rewards
 from pipeline.reporting.opened import open_run
 from pipeline.reporting.samples import collect_samples
 from pipeline.reporting.scores import collect_scores

@@ -10,6 +10,9 @@ from typing import Any, Literal
 
 from stages.statistics import Interval
 
+NOT_THE_MODEL = ("engine_error", "metric_error", "timeout")
+"""Statuses with which the machine or the metric failed: what such a run counts as says nothing of a policy."""
+
 
 @dataclass(frozen=True)
 class PolicyScore:
@@ -22,11 +25,20 @@ class PolicyScore:
     rows: int
     failed: int
     """Rows whose program run failed; each counts as the recipe's `evaluate.failure_score`."""
+    failures: dict[str, int]
+    """Failed rows by status."""
+    artifact: str
+    """Its evaluate artifact, relative to the run folder."""
     to_first: Interval | None
     """Paired difference to the first policy scored; None for itself, or where the examples differ."""
     to_previous: Interval | None
     parts: dict[str, float]
     """Mean of each named part of the metric over the runs that have it."""
+
+    @property
+    def spoiled(self) -> dict[str, int]:
+        """Failed rows that say nothing of the policy, by status."""
+        return {status: count for status, count in self.failures.items() if status in NOT_THE_MODEL}
 
 
 @dataclass(frozen=True)
@@ -50,6 +62,12 @@ class SplitScores:
     def last(self) -> PolicyScore | None:
         """The latest policy scored."""
         return self.policies[-1] if self.policies else None
+
+    @property
+    def spoiled(self) -> tuple[PolicyScore, ...]:
+        """Those of the first and the last policy that cannot be compared, because of `PolicyScore.spoiled`."""
+        ends = self.policies if len(self.policies) < 2 else (self.policies[0], self.policies[-1])
+        return tuple(score for score in ends if score.spoiled)
 
 
 @dataclass(frozen=True)
@@ -149,12 +167,16 @@ class Exclusion:
 
 @dataclass(frozen=True)
 class Failure:
-    """Rollouts that ended the same way."""
+    """Program runs that ended the same way: with one status, and errors of the same first line."""
 
+    split: str | None
+    """Split of evaluation runs; None for rollouts."""
     status: str
     error: str
+    """The first such error: all its lines, of bounded length."""
     count: int
-    last_iteration: int
+    last_seen: str
+    """The iteration of the last such rollout; the policy of the last such evaluation run."""
 
 
 @dataclass(frozen=True)

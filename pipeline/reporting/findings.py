@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 
 from pipeline.reporting.data import Iteration, Note, PolicyScore, SplitScores, Step
 from pipeline.reporting.opened import OpenRun
-from pipeline.reporting.text import bounds, count, number, plural, share, signed
+from pipeline.reporting.text import after, bounds, by_status, count, number, plural, share, signed
 from stages.statistics import Interval
 
 FLAT_SHARE = 0.5
@@ -24,6 +25,8 @@ def verdict(scores: SplitScores) -> Note:
     span = f"from {number(first.score.estimate)} ({when(first)}) to {number(last.score.estimate)} ({when(last)})"
     if first.policy == last.policy:
         return Note("plain", f"The policy did not change: no iteration trained anything. Its score is {_score(last)}.")
+    if scores.spoiled:
+        return Note("warning", f"Cannot say: {_spoiled(scores)}.")
     if last.to_first is None:
         return Note("warning", f"The score went {span}, on different examples: the two cannot be compared.")
     return _change(scores.split, span, last.to_first)
@@ -38,9 +41,35 @@ def _change(split: str, span: str, change: Interval) -> Note:
     return Note("plain", f"No clear change: the {split} score went {span}, by {by}; the interval includes 0.")
 
 
+def _spoiled(scores: SplitScores) -> str:
+    """Why the first and the last policy cannot be compared, and what to do about it."""
+    told = []
+    for score in scores.spoiled:
+        which = "first" if score is scores.first else "last"
+        runs = f"{count(sum(score.spoiled.values()))} of {plural(score.rows, 'run')}"
+        told.append(f"{runs} of the {which} policy ended in {_statuses(score.spoiled)}")
+    folders = " and ".join(score.artifact for score in scores.spoiled)
+    again = f"score again once that is mended (delete {folders} in the run folder and run again)"
+    return f"{' and '.join(told)}, which says nothing of the policy; {again}"
+
+
+def _statuses(counts: Mapping[str, int]) -> str:
+    return by_status(counts) if len(counts) > 1 else next(iter(counts))
+
+
 def when(score: PolicyScore) -> str:
     """Which point of the run a policy stands for."""
-    return "before training" if score.position == 0 else f"after iteration {score.position - 1}"
+    return after(score.position)
+
+
+def failed_runs(scores: Sequence[PolicyScore]) -> str:
+    """How many runs of some policies failed, and how."""
+    statuses: dict[str, int] = {}
+    for score in scores:
+        for status, number_ in score.failures.items():
+            statuses[status] = statuses.get(status, 0) + number_
+    failed, rows = sum(score.failed for score in scores), sum(score.rows for score in scores)
+    return f"{count(failed)} of {plural(rows, 'run')} failed ({by_status(statuses)})"
 
 
 def notes(
@@ -64,17 +93,38 @@ def _progress(run: OpenRun, iterations: Sequence[Iteration]) -> Note:
         return Note("plain", f"The run is complete: {plural(done, 'iteration')}.")
     open_ = [iteration for iteration in iterations if iteration.missing]
     lacks = f" Iteration {open_[0].index} lacks {', '.join(open_[0].missing)}." if open_ else ""
-    return Note("warning", f"The run is not finished: {done} of {plural(wanted, 'iteration')}.{lacks}")
+    is_done = "is" if done == 1 else "are"
+    return Note("plain", f"{count(done)} of the recipe's {plural(wanted, 'iteration')} {is_done} done.{lacks}")
 
 
 def _about_scores(split: SplitScores) -> Iterator[Note]:
-    last = split.last
-    if last and last.failed > FAILED_SHARE * last.rows:
-        failed = f"{count(last.failed)} of {count(last.rows)} runs failed"
-        yield Note("warning", f"Scoring {when(last)} on {split.split}: {failed}; each counts as the failure score.")
+    spans = _failing(split)
+    if len(spans) > NOTES_SHOWN:
+        spans = [[score for span in spans for score in span]]
+    for span in spans:
+        told = f"{failed_runs(span)}; each counts as the failure score."
+        yield Note("warning", f"Scoring {_span(span)} on {split.split}: {told}")
     sizes = {score.score.n for score in split.policies}
     if len(sizes) > 1:
         yield Note("warning", f"Policies were scored on different numbers of {split.split} examples: {sorted(sizes)}.")
+
+
+def _failing(split: SplitScores) -> list[list[PolicyScore]]:
+    """Policies with failed runs worth saying, consecutive ones together."""
+    distinct: dict[str, PolicyScore] = {}
+    for score in split.policies:
+        distinct.setdefault(score.policy, score)  # an iteration that trained nothing keeps its policy and its runs
+    return [list(span) for failing, span in groupby(distinct.values(), _worth_saying) if failing]
+
+
+def _worth_saying(score: PolicyScore) -> bool:
+    return bool(score.spoiled) or score.failed > FAILED_SHARE * score.rows
+
+
+def _span(scores: Sequence[PolicyScore]) -> str:
+    if len(scores) == 1:
+        return when(scores[0])
+    return f"{len(scores)} policies ({when(scores[0])} to {when(scores[-1])})"
 
 
 def _about_rollouts(iterations: Sequence[Iteration]) -> Iterator[Note]:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import polars as pl
 
-from pipeline.reporting.data import Failure, GroupStats, Iteration, ModuleReward, RolloutStats
+from pipeline.reporting.data import GroupStats, Iteration, ModuleReward, RolloutStats
 from pipeline.reporting.opened import ITERATED, OpenRun, frame
 from schemas.groups import EXCLUDED, GROUPS
 from schemas.rollouts import INVOCATIONS, ROLLOUTS
 from stages.contract import Artifact
 from stages.grouping.reasons import REASONS
 
-FAILURES_SHOWN = 8
-ERROR_LENGTH = 160
 FLAT = "flat_group"
 """The reason under which the group stage leaves out members of flat groups."""
 assert FLAT in REASONS
@@ -109,27 +107,6 @@ def _module_rewards(artifact: Artifact, iteration: int) -> list[ModuleReward]:
         .sort("module", "invocation_index")
     )
     return [ModuleReward(iteration=iteration, **row) for row in stats.iter_rows(named=True)]
-
-
-def collect_failures(run: OpenRun) -> tuple[Failure, ...]:
-    """The most frequent ways in which rollouts failed, over the whole run."""
-    counts: dict[tuple[str, str], tuple[int, int]] = {}
-    for index in range(len(run.state.iterations)):
-        artifact = run.stage(index, "rollout")
-        if artifact is None:
-            continue
-        table = frame(artifact, ROLLOUTS, ["status", "error"]).filter(pl.col("status") != "ok")
-        for status, error in table.iter_rows():
-            way = (status, _first_line(error))
-            counts[way] = (counts.get(way, (0, 0))[0] + 1, index)
-    ordered = sorted(counts.items(), key=lambda item: (-item[1][0], item[0]))[:FAILURES_SHOWN]
-    return tuple(Failure(*way, count, last) for way, (count, last) in ordered)
-
-
-def _first_line(error: str | None) -> str:
-    lines = (error or "").strip().splitlines()
-    line = lines[0] if lines else ""
-    return line if len(line) <= ERROR_LENGTH else f"{line[: ERROR_LENGTH - 1]}…"
 
 
 def _counts(values: pl.Series) -> dict[str, int]:

@@ -27,6 +27,7 @@ ITERATED = ("rollout", "group", "train")
 class OpenRun:
     """A run folder, opened for reading."""
 
+    folder: Path
     state: RunFile
     recipe: Recipe
     store: Store
@@ -58,7 +59,7 @@ def open_run(folder: Path) -> OpenRun:
         recipe = Recipe.model_validate(state.recipe)
     except ValidationError as error:
         raise DataError(f"{folder / NAME}: its recipe is not one of this release: {error}") from None
-    return OpenRun(state, recipe, Store(folder / "artifacts"))
+    return OpenRun(folder, state, recipe, Store(folder / "artifacts"))
 
 
 def table_files(artifact: Artifact, spec: TableSpec) -> list[Path]:

@@ -29,6 +29,9 @@ STEP_PLOTS = {
 """Figures of the trainer that are shown: caption of the plot, heading of the column."""
 COST_COLUMNS = ("seconds", "prompt_tokens", "prefilled_tokens", "completion_tokens", "row_tokens", "forward_tokens")
 
+POLICY_AXIS = "policy (0: before training, n: after iteration n-1)"
+"""Positions of policies, in the words of the tables."""
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -92,10 +95,10 @@ def _score_plot(scores: SplitScores) -> Figure | None:
     band = [(x, score.low, score.high) for x, score in known if score.low is not None and score.high is not None]
     caption = f"{scores.split} score with its 95 % interval"
     series = [Series(f"{scores.split} score", points, band)]
-    narrow = _figure(caption, series, "iterations trained")
+    narrow = _figure(caption, series, POLICY_AXIS)
     if narrow is None:
         return None
-    wide = line_plot(f"{caption}, by iterations trained", series, "iterations trained", width=860, height=300)
+    wide = line_plot(f"{caption}, by {POLICY_AXIS}", series, POLICY_AXIS, width=860, height=300)
     return Figure(caption, wide, narrow=narrow.svg)
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import polars as pl
+
 from pipeline.reporting.data import PolicyScore, SplitScores
 from pipeline.reporting.opened import OpenRun, frame
 from schemas.scores import SCORES
 from stages.contract import Artifact
+from stages.programs.figures import status_counts
 from stages.statistics import Interval, bootstrap_seed, example_means, mean_interval, paired_interval
 
 
@@ -19,26 +22,34 @@ def collect_scores(run: OpenRun, split: str) -> SplitScores:
         artifact = run.store.find("evaluate", keys[policy]) if policy in keys else None
         if artifact is None:
             continue
-        means, total, failed = _example_scores(artifact, run.recipe.evaluate.failure_score)
+        table = frame(artifact, SCORES, ["example_id", "score", "status"])
+        means = example_means(
+            table["example_id"].to_list(), table["score"].to_list(), run.recipe.evaluate.failure_score
+        )
         if not means:
             continue
         to_first = _difference(means, seen[0], seed, resamples) if seen else None
         to_previous = _difference(means, seen[-1], seed, resamples) if seen else None
-        score = mean_interval(means, seed, resamples)
-        rows.append(PolicyScore(position, policy, score, total, failed, to_first, to_previous, _parts(artifact)))
+        rows.append(
+            PolicyScore(
+                position=position,
+                policy=policy,
+                score=mean_interval(means, seed, resamples),
+                rows=len(table),
+                failed=table["score"].null_count(),
+                failures=_failures(table),
+                artifact=artifact.path.relative_to(run.folder).as_posix(),
+                to_first=to_first,
+                to_previous=to_previous,
+                parts=_parts(artifact),
+            )
+        )
         seen.append(means)
     return SplitScores(split, tuple(rows))
 
 
-def _example_scores(artifact: Artifact, failure_score: float) -> tuple[dict[str, float], int, int]:
-    """Mean score of each example, number of rows, and number of rows whose run failed."""
-    table = frame(artifact, SCORES, ["example_id", "score"])
-    scores = table["score"]
-    return (
-        example_means(table["example_id"].to_list(), scores.to_list(), failure_score),
-        len(table),
-        scores.null_count(),
-    )
+def _failures(table: pl.DataFrame) -> dict[str, int]:
+    return {status: count for status, count in status_counts(table).items() if status != "ok"}
 
 
 def _parts(artifact: Artifact) -> dict[str, float]:

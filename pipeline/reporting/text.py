@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from collections.abc import Mapping
 
 from markupsafe import Markup
 
@@ -122,6 +123,17 @@ def duration(seconds: float | None) -> str:
         return f"{minutes} min {rest} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min"
+
+
+def after(position: int) -> str:
+    """Which point of the run the policy at a position stands for; iterations count from 0."""
+    return "before training" if position == 0 else f"after iteration {position - 1}"
+
+
+def by_status(counts: Mapping[str, int]) -> str:
+    """Numbers of runs by how they ended, the most frequent first."""
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{status} {count(number_)}" for status, number_ in ordered)
 
 
 def words(name: str) -> str:

@@ -133,10 +133,17 @@ class RunWriter:
         tables: Tables = {"steps.parquet": (STEPS, rows)}
         self.iterations[-1]["train"] = self.artifact("train", f"t{index}", tables, metrics=told, seconds=12.0, **tokens)
 
-    def add_scores(self, position: int, scores: list[float | None], split: str = "dev", **parts: float) -> None:
-        """Scores of the policy at a position of the run."""
+    def add_scores(
+        self,
+        position: int,
+        scores: list[float | None],
+        split: str = "dev",
+        failure: tuple[str, str] = ("parse_failed", "completion lacks answer"),
+        **parts: float,
+    ) -> None:
+        """Scores of the policy at a position of the run; None is a run that failed with a status and an error."""
         policy = self.policies[position]
-        rows = [score_row(policy, example, score) for example, score in enumerate(scores)]
+        rows = [score_row(policy, example, score, failure) for example, score in enumerate(scores)]
         tables: Tables = {"scores.parquet": (SCORES, rows)}
         metrics: dict[str, Any] = {"parts": parts}
         key = self.artifact(
@@ -299,7 +306,7 @@ def make_step(step: int) -> dict[str, Any]:
     }
 
 
-def score_row(policy: str, example: int, score: float | None) -> dict[str, Any]:
+def score_row(policy: str, example: int, score: float | None, failure: tuple[str, str]) -> dict[str, Any]:
     return {
         "policy": policy,
         "example_id": f"{example:016x}",
@@ -307,6 +314,6 @@ def score_row(policy: str, example: int, score: float | None) -> dict[str, Any]:
         "score": score,
         "parts": None,
         "output": None,
-        "status": "timeout" if score is None else "ok",
-        "error": "took too long" if score is None else None,
+        "status": failure[0] if score is None else "ok",
+        "error": failure[1] if score is None else None,
     }

@@ -120,9 +120,12 @@ def test_exclusions_and_failures_are_listed_by_reason(tmp_path: Path):
     assert ("examples", None, "duplicate") in reasons
     assert ("group", 1, "flat_group") in reasons
     assert "all rewards of the group are equal within min_spread" in page
+    way = {"status": "parse_failed", "error": "completion lacks answer"}
     assert numbers["failures"] == [
-        {"status": "parse_failed", "error": "completion lacks answer", "count": 2, "last_iteration": 1}
+        {**way, "split": None, "count": 2, "last_seen": "iteration 1"},
+        {**way, "split": "dev", "count": 3, "last_seen": "after iteration 1"},
     ]
+    assert page.index("Why evaluation runs failed") < page.index("Why rollouts failed")
 
 
 def test_costs_are_summed_per_stage_and_missing_telemetry_is_said_not_made_zero(tmp_path: Path):
@@ -162,7 +165,11 @@ def test_an_unfinished_run_has_a_report_that_says_what_it_lacks(tmp_path: Path, 
     for add in (writer.add_rollout, writer.add_group, writer.add_train)[:stages]:
         add()
     page, numbers = page_and_numbers(writer.write())
-    assert "The run is not finished" in page
+    done = (
+        "1 of the recipe&#39;s 2 iterations is done" if stages == 3 else "0 of the recipe&#39;s 2 iterations are done"
+    )
+    assert done in page
+    assert numbers["notes"][0]["level"] == "plain"
     assert "No policy has been scored on dev yet." in page
     lacking = [list(iteration["missing"]) for iteration in numbers["iterations"]]
     assert lacking == [[], [["group", "train"]], [["train"]], [[]]][stages]
