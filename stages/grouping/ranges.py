@@ -88,7 +88,9 @@ def _build(rollouts: pl.DataFrame, calls: pl.DataFrame, rules: Rules, where: str
 def spooled(tables: Tables, rules: Rules, rows: int, folder: Path) -> Iterator[Chunk]:
     """Chunks of about `rows` invocations of tables in any order, by way of files in `folder`."""
     for rollouts, calls in spool(tables, rows, folder, lambda frame: read(frame, tables, rules)):
-        yield build(rollouts, calls, rules, tables.where)
+        chunk = build(rollouts, calls, rules, tables.where)
+        del rollouts, calls  # text, no longer needed while the chunk is worked on
+        yield chunk
 
 
 def read(frame: pl.LazyFrame, tables: Tables, rules: Rules) -> pl.DataFrame:

@@ -41,8 +41,10 @@ def spool(tables: Tables, rows: int, folder: Path, read: Read) -> Iterator[tuple
         target = np.where(known, ranges[at], 0) if len(hashes) else np.zeros(len(keys), dtype=np.int32)
         _write(frame, target, folder, "calls", part)
     for number in range(len(bounds) + 1):
-        found = _read_range(folder, "rollouts", number, tables.rollouts)
-        yield found, _read_range(folder, "calls", number, tables.calls)
+        yield (
+            _read_range(folder, "rollouts", number, tables.rollouts),
+            _read_range(folder, "calls", number, tables.calls),
+        )
     shutil.rmtree(folder)
 
 

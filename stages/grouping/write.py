@@ -96,7 +96,7 @@ def write_tables(tables: Tables, ages: pl.DataFrame, rules: Rules, limit: int, o
         totals = job.run(lambda: side_by_side(tables, rules, min(RANGE, limit)))
     except UnorderedError:
         if tables.calls.rows > limit:
-            totals = job.run(lambda: spooled(tables, rules, limit, out.scratch / "ranges"))
+            totals = job.run(lambda: spooled(tables, rules, min(RANGE, limit), out.scratch / "ranges"))
         else:
             totals = job.run(lambda: whole(tables, rules))
     path = out.scratch / "summary.parquet"
