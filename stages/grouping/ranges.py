@@ -49,6 +49,8 @@ def side_by_side(tables: Tables, rules: Rules, rows: int) -> Iterator[Chunk]:
             found = read(tables.rollouts.frame(at_rollout, want), tables, rules)
             at_rollout += found.height
             rollouts = pl.concat([rollouts, found])
+            if not last and rollouts.height > 2 * calls.height + rows:
+                raise UnorderedError  # the last call's rollout is far away
         if not rollouts.get_column("example_id").is_sorted():
             raise UnorderedError
         cut, calls_cut = (rollouts.height, calls.height) if last else _whole_examples(rollouts, calls)

@@ -88,13 +88,14 @@ def _hash(ids: pl.Series) -> U64:
 def _write(frame: pl.DataFrame, target: np.ndarray, folder: Path, name: str, part: int) -> None:
     column = pl.Series("range", target)
     for (number,), rows in frame.with_columns(column).partition_by("range", as_dict=True, include_key=False).items():
-        rows.write_ipc(folder / f"{name}-{number}-{part}.arrow")
+        # Not IPC: it would write the text buffers of the whole frame into every part.
+        rows.write_parquet(folder / f"{name}-{number}-{part}.parquet", compression="lz4", statistics=False)
 
 
 def _read_range(folder: Path, name: str, number: int, like: Scan) -> pl.DataFrame:
     """The rows of one range, whose files are then removed."""
-    files = sorted(folder.glob(f"{name}-{number}-*.arrow"))
-    frames = [pl.read_ipc(file) for file in files]
+    files = sorted(folder.glob(f"{name}-{number}-*.parquet"))
+    frames = [pl.read_parquet(file, glob=False) for file in files]
     for file in files:
         file.unlink()
     empty = like.frame(0, 0).collect()

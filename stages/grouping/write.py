@@ -92,13 +92,11 @@ def write_tables(tables: Tables, ages: pl.DataFrame, rules: Rules, limit: int, o
         out: where to.
     """
     job = Job(tables, ages, rules, out)
-    try:
-        totals = job.run(lambda: side_by_side(tables, rules, min(RANGE, limit)))
-    except UnorderedError:
-        if tables.calls.rows > limit:
-            totals = job.run(lambda: spooled(tables, rules, min(RANGE, limit), out.scratch / "ranges"))
-        else:
-            totals = job.run(lambda: whole(tables, rules))
+    totals = job.run_in_order(min(RANGE, limit))
+    if totals is None and tables.calls.rows > limit:
+        totals = job.run(lambda: spooled(tables, rules, min(RANGE, limit), out.scratch / "ranges"))
+    elif totals is None:
+        totals = job.run(lambda: whole(tables, rules))
     path = out.scratch / "summary.parquet"
     write_table(summary_rows(totals.figures, totals.excluded), path, SUMMARY)
     for name in ("groups.parquet", "excluded.parquet", "summary.parquet"):
@@ -114,6 +112,13 @@ class Job:
     ages: pl.DataFrame
     rules: Rules
     out: Out
+
+    def run_in_order(self, rows: int) -> Totals | None:
+        """The job on tables as they stand; None when they do not stand in one order."""
+        try:
+            return self.run(lambda: side_by_side(self.tables, self.rules, rows))
+        except UnorderedError:
+            return None
 
     def run(self, chunks: Chunks) -> Totals:
         """Write groups and excluded; one thread writes a chunk while the next one is made."""
