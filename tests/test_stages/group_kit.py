@@ -86,6 +86,20 @@ def call(rollout_id: str, call_index: int, module: str = "m", position: int = 0,
     return {**row, **fields}
 
 
+def one_module(*rewards: list[float | None], **fields: Any) -> tuple[list[Row], list[Row]]:
+    """One call a rollout: rewards per example."""
+    rows = [rollout(f"e{e}", i, value, **fields) for e, values in enumerate(rewards) for i, value in enumerate(values)]
+    return rows, [call(row["rollout_id"], 0) for row in rows]
+
+
+def advantages(groups: list[Row]) -> list[float]:
+    return [row["advantage"] for row in groups]
+
+
+def reasons(excluded: list[Row]) -> list[str]:
+    return [row["reason"] for row in excluded]
+
+
 class MemoryOut:
     """Where a stage writes, in a test: a folder, and what was said."""
 
