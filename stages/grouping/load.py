@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 
 from schemas.errors import ContractError, Violation
@@ -82,18 +83,21 @@ def _order_rollouts(frame: pl.DataFrame, where: str) -> tuple[pl.DataFrame, int]
 
 def _number(calls: pl.DataFrame, rollouts: pl.DataFrame, where: str) -> pl.DataFrame:
     """Replace rollout_id by `r`. Runs of one id are looked up once; files of ours need no look-up at all."""
-    ids, known = calls.get_column("rollout_id"), rollouts.get_column("rollout_id")
-    runs = ids.rle().struct.field("value")
-    if runs.len() == known.len() and runs.equals(known):
-        return calls.with_columns(r=ids.rle_id()).drop("rollout_id")
+    known = rollouts.get_column("rollout_id")
+    runs = calls.get_column("rollout_id").rle().struct
+    ids, sizes = runs.field("value"), runs.field("len").to_numpy()
+    if ids.len() == known.len() and ids.equals(known):
+        return calls.drop("rollout_id").with_columns(
+            r=pl.Series(np.repeat(np.arange(len(sizes), dtype=np.uint32), sizes))
+        )
     index = rollouts.select("rollout_id", r=pl.int_range(pl.len(), dtype=pl.UInt32))
-    numbers = runs.to_frame("rollout_id").join(index, on="rollout_id", how="left", maintain_order="left")
+    numbers = ids.to_frame("rollout_id").join(index, on="rollout_id", how="left", maintain_order="left")
     lost = numbers.filter(pl.col("r").is_null())
     if lost.height:
         samples = tuple(f"rollout_id={value}" for value in lost.get_column("rollout_id").head(SAMPLES).to_list())
         rule = Violation("rollout_id is in the rollouts table", lost.height, samples)
         raise UnknownRolloutError("invocations", where, [rule])
-    return calls.with_columns(numbers.get_column("r").gather(ids.rle_id())).drop("rollout_id")
+    return calls.drop("rollout_id").with_columns(r=pl.Series(np.repeat(numbers.get_column("r").to_numpy(), sizes)))
 
 
 def _order_calls(calls: pl.DataFrame, rollouts: pl.DataFrame, where: str) -> tuple[pl.DataFrame, int]:

@@ -19,35 +19,30 @@ def summary_rows(figures: pl.DataFrame, excluded: pl.DataFrame) -> list[dict[str
     why: dict[tuple[str, int], dict[str, int]] = {}
     for module, position, reason, rows in excluded.iter_rows():
         why.setdefault((module, position), {})[reason] = rows
-    rows = []
-    for row in figures.sort("module", "p").iter_rows(named=True):
-        live = row["formed"]
-        rows.append(
-            {
-                "module": row["module"],
-                "invocation_index": row["p"],
-                "invocations": row["invocations"],
-                "groups": row["groups"],
-                "flat_groups": row["flat_groups"],
-                "small_groups": row["small_groups"],
-                "size_min": row["size_min"],
-                "size_max": row["size_max"],
-                "members": row["members"],
-                "copies_fill": row["copies_fill"],
-                "copies_select": row["copies_select"],
-                "attempts": row["attempts"],
-                "reward_mean": _ratio(row["reward_sum"], row["rewards"], MICRO),
-                "reward_min": _ratio(row["reward_min"], 1, MICRO),
-                "reward_max": _ratio(row["reward_max"], 1, MICRO),
-                "spread_mean": _ratio(row["range_sum"], live, MICRO),
-                "not_selected_share": _ratio(row["not_selected"], row["candidates"], 1),
-                "advantage_before": _ratio(row["before_sum"], row["candidates"], FINE),
-                "advantage_after": _ratio(row["after_sum"], row["selected"], FINE),
-                "weighted_advantage": _ratio(row["weighted_sum"], 1, FINE) or 0.0,
-                "excluded": canonical_json(why.get((row["module"], row["p"]), {})),
-            }
-        )
-    return rows
+    return [
+        {
+            "module": row["module"],
+            "invocation_index": row["p"],
+            **{name: row[name] for name in COUNTS},
+            "reward_mean": _ratio(row["reward_sum"], row["rewards"], MICRO),
+            "reward_min": _ratio(row["reward_min"], 1, MICRO),
+            "reward_max": _ratio(row["reward_max"], 1, MICRO),
+            "spread_mean": _ratio(row["range_sum"], row["formed"], MICRO),
+            "not_selected_share": _ratio(row["not_selected"], row["candidates"], 1),
+            "advantage_before": _ratio(row["before_sum"], row["candidates"], FINE),
+            "advantage_after": _ratio(row["after_sum"], row["selected"], FINE),
+            "weighted_advantage": _ratio(row["weighted_sum"], 1, FINE) or 0.0,
+            "excluded": canonical_json(why.get((row["module"], row["p"]), {})),
+        }
+        for row in figures.sort("module", "p").iter_rows(named=True)
+    ]
+
+
+COUNTS = (
+    "invocations", "groups", "flat_groups", "small_groups", "size_min", "size_max", "members", "copies_fill",
+    "copies_select", "attempts",
+)  # fmt: skip
+"""Figures that the summary shows as they are."""
 
 
 def _ratio(total: int | None, count: int, unit: int) -> float | None:

@@ -83,30 +83,13 @@ def _of_calls(result: Result) -> pl.DataFrame:
 
 def _of_groups(result: Result) -> pl.DataFrame:
     """Figures of groups and of their members, summed over each group first: a run of rows."""
-    members, times, chunk = result.grouped.members, pl.Series(result.grouped.times), result.grouped.chunk
-    rows, size, runs = members.rows, pl.Series(members.runs.sizes), members.runs
-    fine, early = _fine(result.advantage), rows.get_column("early")
-    counted = fine if not early.any() else fine * (~early).cast(pl.Int64)
-    changed = bool((times != 1).any())
-    sums = {
-        "members": runs.sum(times) if changed else size,
-        "not_selected": runs.count(times == 0),
-        "before_sum": runs.sum(counted),
-        "weighted_sum": runs.sum(fine.abs() * times if changed else fine.abs()),
-        "copies_fill": runs.count((rows.get_column("copy") == FILL) & (times > 0)),
-    }
-    sums["after_sum"] = runs.sum(counted * times) if changed else sums["before_sum"]
-    sums["weighted_sum"] = (sums["weighted_sum"] * members.groups.get_column("weight")).round().cast(pl.Int64)
-    sums["candidates"] = members.groups.get_column("n")
-    sums["attempts"] = size - sums["candidates"]
-    sums["selected"] = sums["members"] - sums["attempts"]
-    sums["copies_select"] = sums["members"] - size + sums["not_selected"]
+    members, chunk = result.grouped.members, result.grouped.chunk
+    sums = _of_members(result)
     groups = members.groups.with_columns(m=pl.col("kind") // len(chunk.keys), **sums)
     live, written = ~pl.col("small"), ~pl.col("out")
-    of_live, of_written = sums.keys() & FORMED, sums.keys() - FORMED
     found = groups.group_by("m", "p").agg(
-        *(pl.col(name).filter(live).sum() for name in sorted(of_live)),
-        *(pl.col(name).filter(written).sum() for name in sorted(of_written)),
+        *(pl.col(name).filter(live).sum() for name in sorted(sums.keys() & FORMED)),
+        *(pl.col(name).filter(written).sum() for name in sorted(sums.keys() - FORMED)),
         groups=written.sum(),
         flat_groups=pl.col("flat").sum(),
         small_groups=pl.col("small").sum(),
@@ -116,6 +99,30 @@ def _of_groups(result: Result) -> pl.DataFrame:
         size_max=pl.col("members").filter(written).max(),
     )
     return _named(found, chunk.modules)
+
+
+def _of_members(result: Result) -> dict[str, pl.Series]:
+    """Per group, sums over its candidates."""
+    members, times = result.grouped.members, pl.Series(result.grouped.times)
+    rows, size, runs = members.rows, pl.Series(members.runs.sizes), members.runs
+    fine, early = _fine(result.advantage), rows.get_column("early")
+    counted = fine if not early.any() else fine * (~early).cast(pl.Int64)
+    changed = bool((times != 1).any())
+    weighted = runs.sum(fine.abs() * times if changed else fine.abs()) * members.groups.get_column("weight")
+    before, stand = runs.sum(counted), runs.sum(times) if changed else size
+    candidates, dropped = members.groups.get_column("n"), runs.count(times == 0)
+    return {
+        "candidates": candidates,
+        "not_selected": dropped,
+        "before_sum": before,
+        "after_sum": runs.sum(counted * times) if changed else before,
+        "members": stand,
+        "attempts": size - candidates,
+        "selected": stand - (size - candidates),
+        "copies_select": stand - size + dropped,
+        "copies_fill": runs.count((rows.get_column("copy") == FILL) & (times > 0)),
+        "weighted_sum": weighted.round().cast(pl.Int64),
+    }
 
 
 FORMED = {"candidates", "not_selected", "before_sum", "selected", "after_sum"}
