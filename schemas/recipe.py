@@ -129,19 +129,29 @@ class RolloutSection(Section):
 
 
 class GroupSection(Section):
-    """From rollouts to groups with advantages: `../README` and the group stage's docstring give each rule."""
+    """From rollouts to groups with advantages. `stages/group.py` says which file holds each rule in full."""
 
     unit: Literal["invocation", "trajectory"] = "invocation"
+    """What is compared: calls of one module at one position, or whole rollouts."""
     key_columns: tuple[str, ...] = ()
+    """Further columns of invocations that a group shares; `path` is the modules called before, in order."""
     pad: Literal["truncate", "fill", "fill_last", "ragged"] = "fill"
+    """PadGroups, where rollouts call a module different numbers of times: keep the positions that all reach, copy calls
+    of the same rollout (drawn, or the last one), or keep what there is."""
     strict: bool = False
+    """Leave a module of an example out when any of its rollouts never called it, as other implementations do."""
     select: Literal["max_variance", "even", "random", "all"] = "max_variance"
+    """SelectKDiverseElements: K members of largest reward variance, evenly spaced, drawn, or all."""
     k: Positive | None = None
     """Members of a group (K); default: rollouts per example."""
     baseline: Literal["group_mean", "leave_one_rollout_out"] = "group_mean"
+    """What is subtracted: the mean of the group, or of the other rollouts."""
     baseline_over: Literal["selected", "all"] = "selected"
+    """Mean and deviation over the selected members, or over all that could have been."""
     scale: Literal["group_std", "none", "module_std"] = "group_std"
+    """What the difference is divided by: the deviation of the group, nothing, or that of the module in this table."""
     ddof: Literal[0, 1] = 1
+    """1: the sample deviation, as in TRL. `eps` is added to it."""
     eps: float = Field(default=1e-4, ge=0)
     min_spread: float = Field(default=0.0, ge=0)
     """A group whose reward range is at most this is flat: advantage exactly 0."""
@@ -149,18 +159,25 @@ class GroupSection(Section):
     min_group: Positive = 2
     """Fewest distinct rollouts of a group."""
     small_groups: Literal["exclude", "example_baseline"] = "exclude"
+    """Leave groups below `min_group` out, or give them the mean reward of their example as baseline."""
     failure_score: float = 0.0
+    """Reward of a run that failed, and the best that a completion without the expected form can get."""
     format_failure_score: float = -1.0
+    """Reward of a completion of which nothing could be parsed; by share of fields up to `failure_score`."""
     upstream_on_failure: Literal["failure_score", "format", "exclude"] = "failure_score"
+    """Reward of the other calls of a run that ended in a failed parse. `exclude` is survivorship bias."""
     truncated: Literal["failure", "mask"] = "failure"
     """A completion cut by the length limit: gets failure_score, or leaves its group."""
     credit: dict[str, dict[str, float]] = {}
     """Per module, weights of `reward` and of named reward parts; modules not named carry the program reward."""
     source_caps: dict[str, Share] = {}
+    """By source (`student`, `teacher`, `ingest` or a full name): the largest share of a group it may have."""
     staleness: int = Field(default=1, ge=0)
     """How many policies old a member may be."""
     unknown_policy: Literal["refuse", "admit"] = "refuse"
+    """Members whose behaviour policy is not known."""
     admit_concurrent: bool = False
+    """Group calls that overlapped with another call of their rollout, whose order is not certain."""
 
 
 class AdapterSection(Section):
@@ -186,26 +203,35 @@ class TrainSection(Section):
     total_steps: Positive | None = None
     """Length of the schedule in steps over the run; needed by `linear` and `cosine`."""
     examples_per_step: Positive = 4
+    """One optimizer step is all groups of so many whole examples."""
     epochs: Positive = 1
     loss: Literal["grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo"] = "grpo"
+    """TRL's loss types. Not every one goes with every `balance`: the train stage says which do."""
     ratio_level: Literal["token", "sequence"] = "token"
+    """Clip the ratio of each token, or of each sequence (GSPO)."""
     balance: Literal["sequence", "token", "module"] = "sequence"
+    """What counts equally: completions, tokens, or modules (one called 8 times weighs as one called once)."""
     epsilon_low: float = Field(default=0.2, ge=0)
     epsilon_high: float = Field(default=0.2, ge=0)
     beta: float = Field(default=0.01, ge=0)
+    """Weight of the KL to the reference (k3 estimator); 0 leaves it out."""
     reference: Literal["base", "previous"] = "base"
     rho: Literal["truncate", "mask", "none"] = "truncate"
     """What becomes of pi_0/mu above `rho_max`: truncated importance sampling, masked, or not corrected at all."""
     rho_level: Literal["token", "sequence"] = "token"
     rho_max: float = Field(default=2.0, gt=0)
     ess_floor: Share = 0.1
+    """Effective sample size, as a share of the members, below which the stage refuses to go on."""
     grad_clip: float = Field(default=0.1, gt=0)
     weight_decay: float = Field(default=0.0, ge=0)
     adam_beta1: float = Field(default=0.9, ge=0, lt=1)
     adam_beta2: float = Field(default=0.999, ge=0, lt=1)
     optimizer_state: Literal["continue", "reset"] = "continue"
+    """Adam's moments continue over iterations, or start anew in each."""
     target_kl: float | None = Field(default=None, gt=0)
+    """End the stage, as a success, when the KL from its first policy passes this."""
     entropy_floor: float | None = Field(default=None, gt=0)
+    """End the stage, as a success, when the mean entropy of a token falls below this (nats)."""
     precision: Literal["float32", "bfloat16"] = "bfloat16"
     prefix_sharing: bool = True
     """Compute shared prompt prefixes once. Off: the plain path. On: plain too where the model or dropout demands it."""

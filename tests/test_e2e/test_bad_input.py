@@ -186,6 +186,17 @@ def test_a_full_disk_loses_nothing_and_the_same_command_goes_on(
     assert mmgrpo("verify", folder) == 0
 
 
+@pytest.mark.root
+def test_a_disk_that_became_read_only_keeps_what_was_finished(
+    small_disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = own_recipe(tmp_path / "a")
+    assert run(recipe, small_disk / "run", "--iterations", "0") == 0
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    assert "cannot write in" in fails(recipe, small_disk / "run", 4, capsys)
+    assert mmgrpo("verify", small_disk / "run") == 0
+
+
 def test_a_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = own_recipe(tmp_path / "a")
     (tmp_path / "file").write_text("")
