@@ -37,7 +37,7 @@ class Reporter:
         if self._mode == "bar":
             columns = (
                 TextColumn("{task.description}"),
-                BarColumn(bar_width=24),
+                BarColumn(bar_width=12),
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[unit]} {task.fields[figures]}"),
                 TimeRemainingColumn(),
@@ -72,4 +72,6 @@ class Reporter:
 
 
 def _figure(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:.4g}"
+    if isinstance(value, str):
+        return value
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
