@@ -114,6 +114,8 @@ class GroupStats:
     """Groups that were left out because they were flat."""
     modules: dict[str, int]
     """Number of groups by module."""
+    pull: dict[str, float]
+    """Sum over members of |weight * advantage|, by module: how much of the loss each module has."""
 
     @property
     def flat_share(self) -> float | None:

@@ -51,7 +51,8 @@ def _rollout_stats(artifact: Artifact) -> RolloutStats:
 
 
 def _group_stats(artifact: Artifact, rollout: Artifact | None, min_spread: float) -> GroupStats:
-    members = frame(artifact, GROUPS, ["group_id", "module", "reward", "copy_kind"])
+    members = frame(artifact, GROUPS, ["group_id", "module", "reward", "copy_kind", "weight", "advantage"])
+    pull = members.group_by("module").agg((pl.col("weight") * pl.col("advantage")).abs().sum().round(6))
     groups = members.group_by("group_id").agg(
         pl.len().alias("size"),
         pl.col("module").first(),
@@ -66,6 +67,7 @@ def _group_stats(artifact: Artifact, rollout: Artifact | None, min_spread: float
         flat_kept=int(groups["flat"].sum()),
         flat_dropped=_flat_dropped(artifact, rollout),
         modules=_counts(groups["module"]),
+        pull=dict(sorted(pull.iter_rows())),
     )
 
 

@@ -11,6 +11,8 @@ from pipeline.reporting.collect import collect
 from pipeline.reporting.samples import CALLS, COMPLETION_LENGTH, MESSAGES, PER_KIND
 from schemas.canonical import canonical_json, digest
 from schemas.errors import DataError
+from schemas.groups import GROUPS
+from schemas.parquet import read_rows
 from stages.statistics import bootstrap_seed, mean_interval, paired_interval
 from tests.test_pipeline.report_run import EVIL, Rows, RunWriter, call_row, rollout_row, whole_run
 
@@ -88,6 +90,19 @@ def test_groups_copies_and_flat_groups_are_counted_from_the_tables(tmp_path: Pat
     assert sum(stats.sizes.values()) == stats.groups
     assert sum(size * count for size, count in stats.sizes.items()) == stats.members
     assert stats.flat_share == pytest.approx(4 / (4 + stats.groups))
+
+
+def test_the_pull_of_a_module_is_the_sum_of_its_weighted_advantages_and_stands_on_the_page(tmp_path: Path):
+    folder = whole_run(tmp_path, iterations=1)
+    stats = collect(folder).iterations[0].groups
+    assert stats is not None
+    path = next((folder / "artifacts" / "group").glob("*/groups.parquet"))
+    expected: dict[str, float] = {}
+    for row in read_rows(path, GROUPS):
+        expected[row["module"]] = expected.get(row["module"], 0.0) + abs(row["weight"] * row["advantage"])
+    assert stats.pull == pytest.approx(expected)
+    assert all(pull > 0 for pull in expected.values())
+    assert "Pull of each module" in build_report(folder).read_text()
 
 
 def test_rewards_stand_by_module_and_call(tmp_path: Path):
