@@ -58,7 +58,7 @@ def test_a_data_folder_of_that_name_is_no_shadow(tmp_path):
     write(tmp_path, prog=SOURCE, helper=HELPER)
     (tmp_path / "pipeline").mkdir()
     (tmp_path / "pipeline" / "data.csv").write_text("")
-    load_program(recipe_of(), tmp_path)
+    assert callable(load_program(recipe_of(), tmp_path).invoke)
 
 
 @pytest.mark.parametrize(
