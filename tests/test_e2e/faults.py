@@ -15,7 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pipeline.jobs import Job
+from pipeline.run import Runner
 from pipeline.store import PartialArtifact
+from stages.contract import Artifact
 
 POINTS = [
     ("pipeline.store", "PartialArtifact", "commit_shard"),
@@ -30,16 +33,28 @@ POINTS = [
 
 
 class Counter:
-    """Counts events, and kills this process at one of them, noting in the log which stage that hit."""
+    """Counts events job by job, and kills this process at one of them, noting in the log which stage that hit."""
 
-    def __init__(self, kill_at: int | None, log: Path) -> None:
-        self.kill_at, self.log, self.seen, self.stage, self.key = kill_at, log, 0, "start", ""
+    def __init__(self, log: Path, slots: list[str] | None = None, kill_at: int = 0) -> None:
+        """Kill in the last of `slots`, the run's jobs up to there; without any, only count."""
+        self.log, self.slots, self.kill_at = log, slots, kill_at
+        self.slot, self.stage, self.key = "", "", ""
+        self.seen: dict[str, int] = {}
+
+    def enter(self, slot: str, stage: str) -> None:
+        """A job's artifact is going to be made. Past the target there is nothing left to hit: die here, in between."""
+        self.slot, self.stage = slot, stage
+        if self.slots and slot not in self.slots:
+            self.die("between")
 
     def event(self) -> None:
-        self.seen += 1
-        if self.seen == self.kill_at:
-            self.note("kill", self.stage)
-            os.kill(os.getpid(), signal.SIGKILL)
+        self.seen[self.slot] = self.seen.get(self.slot, 0) + 1
+        if self.slots and self.slot == self.slots[-1] and self.seen[self.slot] == self.kill_at:
+            self.die(self.stage)
+
+    def die(self, where: str) -> None:
+        self.note("kill", where, self.slot, str(self.kill_at))
+        os.kill(os.getpid(), signal.SIGKILL)
 
     def note(self, *words: str) -> None:
         with self.log.open("a") as file:
@@ -48,15 +63,20 @@ class Counter:
 
 @contextmanager
 def counting(counter: Counter) -> Iterator[None]:
-    """Count an event before and after each point, and note every committed shard."""
+    """Count an event before and after each point, and note every job begun and every shard committed."""
     undo: list[tuple[Any, str, Any]] = []
+    make = Runner._make
+
+    def entering(runner: Runner, job: Job, key: str) -> Artifact:
+        counter.enter("/".join(job.slot), job.stage.NAME)
+        return make(runner, job, key)
 
     def wrap(owner: Any, name: str) -> None:
         original: Callable[..., Any] = getattr(owner, name)
 
         def wrapped(*arguments: Any, **options: Any) -> Any:
             if isinstance(arguments[0], PartialArtifact):
-                counter.stage, counter.key = arguments[0]._final.parent.name, arguments[0]._final.name
+                counter.key = arguments[0]._final.name
             counter.event()
             result = original(*arguments, **options)
             if name == "replace" and arguments[1].parent.name == "rollouts":
@@ -71,6 +91,8 @@ def counting(counter: Counter) -> Iterator[None]:
         __import__(module)
         target = sys.modules[module]
         wrap(getattr(target, owner) if owner else target, name)
+    undo.append((Runner, "_make", make))
+    Runner._make = entering  # type: ignore[method-assign]
     try:
         yield
     finally:
@@ -91,38 +113,43 @@ def in_child(work: Callable[[], int]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+def positions(events: int, kills: int, draw: random.Random) -> list[int]:
+    """At which of a job's events to kill it. A stage that resumes has ever fewer left, one that starts over has all:
+    half the kills come early, and walk through the first kind, half are spread evenly, and reach the end of the second.
+    """
+    early = [draw.randint(1, max(1, 2 * events // kills)) for _ in range(kills // 2)]
+    return early + [1 + (events - 1) * number // (kills - len(early)) for number in range(kills - len(early))]
+
+
 def main(recipe: str, folder: str, log: str, kills: int) -> None:
-    """Count the events of a whole run in a throw-away folder, then kill a run at `kills` points spread over them."""
+    """Count the events of every job in a throw-away run, then kill another run `kills` times within each job."""
     import dspy  # noqa: F401 - imported once here, not in every child
     import trl  # noqa: F401
 
     import stages.train  # noqa: F401
     from pipeline.cli import main as mmgrpo
 
-    def attempt(run: Path, kill_at: int | None, log: Path) -> int:
+    def attempt(run: Path, counter: Counter) -> int:
         def work() -> int:
-            counter = Counter(kill_at, log)
             with counting(counter):
                 code = mmgrpo(["run", recipe, "--run-dir", str(run), "--exec", "progress=off"])
-            counter.note("events", str(counter.seen))
+            for slot, events in counter.seen.items():
+                counter.note("events", slot, str(events))
             return code
 
         return in_child(work)
 
     counted = Path(folder).with_name("counted")
-    assert attempt(counted, None, counted.with_suffix(".log")) == 0
-    events = int(counted.with_suffix(".log").read_text().split()[-1])
-    # Restarts skip what is done, so a kill after about a fraction of all events each time walks through the run.
+    assert attempt(counted, Counter(counted.with_suffix(".log"))) == 0
+    lines = [line.split() for line in counted.with_suffix(".log").read_text().splitlines()]
+    jobs = [(words[1], int(words[2])) for words in lines if words[0] == "events" and "/" in words[1]]
+    slots = [slot for slot, _ in jobs]
     draw = random.Random(0)
-    killed = 0
-    while killed < kills:
-        code = attempt(Path(folder), draw.randint(2, 3 * events // kills), Path(log))
-        if code == 0:
-            break
-        assert code == -signal.SIGKILL, f"a restart ended with {code}"
-        killed += 1
-    assert attempt(Path(folder), None, Path(log)) == 0
-    print(f"killed {killed} times in {events} events")
+    for number, (slot, events) in enumerate(jobs, start=1):
+        for kill_at in positions(events, min(kills, 2) if slot.startswith("setup/") else kills, draw):
+            code = attempt(Path(folder), Counter(Path(log), slots[:number], kill_at))
+            assert code == -signal.SIGKILL or (code == 0 and slot == slots[-1]), f"a restart ended with {code}"
+    assert attempt(Path(folder), Counter(Path(log))) == 0
 
 
 if __name__ == "__main__":

@@ -12,14 +12,14 @@ import pytest
 
 from tests.test_e2e.kit import ROOT, TINY, artifact, mmgrpo, state
 
-KILLS = 40
-"""How many times the run is killed, spread over all its events."""
+KILLS = 5
+"""Times that each job of an iteration is killed; a kill too late for what is left of a job hits between two jobs."""
 
 
 def killed_run(folder: Path, log: Path, kills: int) -> subprocess.CompletedProcess[str]:
     """Run tiny in one process after another, each killed at a later event, until it is done."""
     command = [sys.executable, "-m", "tests.test_e2e.faults", str(TINY), str(folder), str(log), str(kills)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=900)
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=1200)
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +37,11 @@ def test_the_killed_run_verifies_and_left_nothing_half_done(killed: tuple[Path, 
     assert not list((folder / "artifacts").rglob("*.partial"))
 
 
-def test_every_stage_was_hit(killed: tuple[Path, Path]) -> None:
+def test_every_stage_was_hit_many_times(killed: tuple[Path, Path]) -> None:
     _, log = killed
     hits = Counter(line.split()[1] for line in log.read_text().splitlines() if line.startswith("kill "))
-    assert {"rollout", "group", "train", "evaluate"} <= set(hits), hits
-    assert sum(hits.values()) >= KILLS // 2, hits
+    for stage in ("rollout", "group", "train", "evaluate"):
+        assert hits[stage] >= KILLS, hits
 
 
 def test_no_committed_shard_was_made_twice(killed: tuple[Path, Path]) -> None:
