@@ -15,10 +15,11 @@ from schemas.execution import Execution
 def do_run(options: argparse.Namespace) -> int:
     """`mmgrpo run RECIPE`."""
     from pipeline.jobs import Job
-    from pipeline.lineage import newest_adapter
+    from pipeline.lineage import newest_adapters
     from pipeline.outcome import cost_line, score_line
     from pipeline.reporting.build import build_report
     from pipeline.run import open_run, run_all
+    from stages.engines.adapters import SHARED_NAME
 
     loaded, execution, folder = _resolve(options)
     reporter = Reporter(execution.progress)
@@ -35,8 +36,8 @@ def do_run(options: argparse.Namespace) -> int:
             print(f"Everything in {folder} is up to date; nothing was run.")
         page = build_report(folder)
         print(cost_line(folder))
-        if adapter := newest_adapter(folder):
-            print(f"Adapter: {adapter}")
+        for name, adapter in newest_adapters(folder).items():
+            print(f"Adapter: {adapter}" if name == SHARED_NAME else f"Adapter {name}: {adapter}")
         print(f"Report: {page}")
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,11 @@ from pipeline.runfile import RunFile
 from pipeline.store import Store
 from schemas.errors import RecipeError
 from schemas.groups import EXCLUDED, GROUPS
-from schemas.parquet import read_frame
+from schemas.parquet import read_frame, read_rows
+from schemas.policies import POLICIES, SHARED
 from schemas.rollouts import ROLLOUTS
 from stages.contract import Artifact
+from stages.engines.adapters import AdapterSet, read_adapters
 
 
 @dataclass(frozen=True)
@@ -46,37 +49,82 @@ def _iterations(run: RunFile, store: Store) -> Iterator[Iteration]:
 
 
 def chain(folder: Path) -> list[dict[str, Any]]:
-    """Per iteration: policy, artifact digests, and how many rollouts and members went into the next policy."""
+    """Per iteration: policy, artifact digests, and how many rollouts and members went into the next policy.
+
+    With several adapters each has a row in every iteration that trained: where it lies, its digest, and the members
+    that moved it; 0 members say that it was carried over as it was.
+    """
     rows: list[dict[str, Any]] = []
     for item in iterations(folder):
         row: dict[str, Any] = {"iteration": item.index, "policy": item.before}
         for name, artifact in (("rollout", item.rollout), ("group", item.group), ("train", item.train)):
             row[name] = artifact.digest if artifact else None
         row["next_policy"] = item.after
-        row["adapter"] = _adapter(folder, item)
+        row |= {"adapter": None, "adapter_digest": None, "modules": None}
         row["rollouts"] = item.rollout.manifest.files["rollouts.parquet"].rows if item.rollout else None
         row["members"] = item.group.manifest.files["groups.parquet"].rows if item.group else None
+        rows += [row | adapter for adapter in _adapter_rows(folder, item)] or [row]
+    return rows
+
+
+def newest_adapters(folder: Path) -> dict[str, Path]:
+    """The adapters of the newest policy by name: PEFT folders. Empty where nothing is trained yet."""
+    made = [found for item in iterations(folder) if (found := _adapters(item))]
+    return made[-1].folders if made else {}
+
+
+def _adapters(item: Iteration) -> AdapterSet | None:
+    """The adapters that an iteration made or carried over."""
+    if item.train is None or not item.train.manifest.metrics["trained"]:
+        return None
+    return read_adapters(item.train.path)
+
+
+def _adapter_rows(folder: Path, item: Iteration) -> list[dict[str, Any]]:
+    """Where each adapter of an iteration lies and, with several, its own number of members."""
+    found = _adapters(item)
+    if found is None or item.train is None:
+        return []
+    policies = read_rows(item.train.file("policies.parquet"), POLICIES)
+    digests = json.loads(next(row["adapters"] for row in policies if row["policy"] == item.after))
+    rows: list[dict[str, Any]] = []
+    for name, path in found.folders.items():
+        modules = sorted(module for module, own in found.names.items() if own == name)
+        row = {"adapter": path.relative_to(folder).as_posix(), "adapter_digest": digests[modules[0]], "modules": None}
+        if modules != [SHARED]:
+            told = item.train.manifest.metrics["adapters"]
+            row |= {"modules": ", ".join(modules), "members": told[name]["members"] if _moved(item, name) else 0}
         rows.append(row)
     return rows
 
 
-def newest_adapter(folder: Path) -> Path | None:
-    """The adapter of the newest policy: a PEFT folder. None where nothing is trained yet."""
-    paths = [path for item in iterations(folder) if (path := _adapter(folder, item))]
-    return folder / paths[-1] if paths else None
+def _moved(item: Iteration, name: str) -> bool:
+    """Whether an iteration took a step with an adapter."""
+    assert item.train is not None
+    return int(item.train.manifest.metrics["adapters"].get(name, {"steps": 0})["steps"]) > 0
 
 
-def _adapter(folder: Path, item: Iteration) -> str | None:
-    """Path of the adapter that an iteration made, from the run folder."""
-    if item.train is None or not item.train.manifest.metrics["trained"]:
-        return None
-    return item.train.file("adapter").relative_to(folder).as_posix()
+def _trained_by(item: Iteration) -> dict[str, str]:
+    """The adapter that each module's members moved in an iteration, under "*" where all moved one."""
+    found = _adapters(item)
+    if found is None:
+        return {}
+    return {module: name for module, name in found.names.items() if module == SHARED or _moved(item, name)}
+
+
+def _with_adapter(members: pl.DataFrame, item: Iteration) -> pl.DataFrame:
+    """Members with the name of the adapter that they moved; null where they moved none."""
+    names = _trained_by(item)
+    name = pl.lit(names.get(SHARED), pl.String)
+    if SHARED not in names:
+        name = pl.col("module").replace_strict(names, default=None, return_dtype=pl.String)
+    return members.with_columns(name.alias("adapter"))
 
 
 def of_policy(folder: Path, policy: str) -> list[dict[str, Any]]:
-    """The rollouts behind a policy (a digest or its beginning): one row per rollout and iteration, oldest first.
+    """The rollouts behind a policy (a digest or its beginning): one row per iteration, adapter and rollout.
 
-    Empty for the base model, which nothing trained.
+    Oldest first. Empty for the base model, which nothing trained.
 
     Raises:
         RecipeError: when the run has no such policy, or the beginning fits several.
@@ -90,10 +138,11 @@ def of_policy(folder: Path, policy: str) -> list[dict[str, Any]]:
         if item.group is None or item.after is None or item.after == item.before:
             continue
         members = read_frame(item.group.file("groups.parquet"), GROUPS, validate=False)
-        counts = members.group_by("example_id", "rollout_id").agg(
+        moved = _with_adapter(members, item).drop_nulls("adapter")
+        counts = moved.group_by("adapter", "example_id", "rollout_id").agg(
             pl.len().alias("members"), pl.col("copy_kind").ne("none").sum().alias("copies")
         )
-        ordered = counts.sort("example_id", "rollout_id")
+        ordered = counts.sort("adapter", "example_id", "rollout_id")
         rows += [{"iteration": item.index, **row} for row in ordered.iter_rows(named=True)]
     return rows
 
@@ -124,10 +173,11 @@ def _fate(row: dict[str, Any], item: Iteration, run: RunFile) -> dict[str, Any]:
     fate: dict[str, Any] = {"rollout": row, "iteration": item.index, "members": [], "excluded": [], "policies": []}
     if item.group is not None:
         members = read_frame(item.group.file("groups.parquet"), GROUPS, validate=False).filter(mine)
-        fate["members"] = members.to_dicts()
+        fate["members"] = _with_adapter(members, item).to_dicts()
         excluded = read_frame(item.group.file("excluded.parquet"), EXCLUDED, validate=False).filter(mine)
         fate["excluded"] = excluded.to_dicts()
-    if fate["members"] and item.after not in (None, item.before):
+    moved = any(member["adapter"] for member in fate["members"])
+    if moved and item.after not in (None, item.before):
         fate["policies"] = list(dict.fromkeys(run.policies[item.index + 1 :]))
     return fate
 

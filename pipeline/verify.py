@@ -81,8 +81,8 @@ def _inputs_known(artifact: Artifact, intact: dict[tuple[str, str], Artifact], r
 
 
 def _adapter_is_the_policy(artifact: Artifact) -> Iterator[str]:
-    """The adapter's bytes give the adapter digest, and that the policy which later stages say they sampled from."""
-    from stages.engines.models import adapter_digest
+    """The bytes of the adapters give their digests, and those the policy which later stages say they sampled from."""
+    from stages.engines.adapters import read_adapters
 
     policy = artifact.manifest.metrics["policy"]
     path = artifact.file("policies.parquet")
@@ -93,6 +93,10 @@ def _adapter_is_the_policy(artifact: Artifact) -> Iterator[str]:
     adapters = json.loads(row["adapters"])
     if policy_digest(row["base"], adapters) != policy:
         yield f"{path}: policy {policy[:12]} does not follow from its base and adapters"
-    found = adapter_digest(artifact.file("adapter"))
-    if list(adapters.values()) != [found]:
-        yield f"{artifact.file('adapter')}: its digest is {found[:12]}, the policy names {adapters}"
+    there = read_adapters(artifact.path)
+    found = there.digests()
+    for module in sorted(adapters.keys() | found.keys()):
+        if adapters.get(module) != found.get(module):
+            where = there.by_module.get(module, artifact.path)
+            was, named = (str(digests.get(module))[:12] for digests in (found, adapters))
+            yield f"{where}: the digest of the adapter of '{module}' is {was}, the policy names {named}"

@@ -45,13 +45,16 @@ def identify(recipe: Recipe, root: Path, cache: str | None) -> Setup:
     """Look at the data file, the program and the base model that a recipe names.
 
     Raises:
-        RecipeError: when one of them is not there or cannot be loaded.
+        RecipeError: when one of them is not there or cannot be loaded, or when the recipe gives an adapter to a module
+            that the program does not have.
     """
     from stages.engines.models import resolve_base
     from stages.programs.load import program_identity
+    from stages.training.naming import check_declared
 
     data = digest_file(data_path(recipe, root))
     identity = program_identity(recipe, root)
+    check_declared(recipe.adapter.modules, identity["modules"])
     model = resolve_base(recipe.model.base, root, Path(cache) if cache else None)
     parts = {"weights": model.weights, "tokenizer": model.tokenizer, "template": model.template}
     return Setup(data, identity, {"base": model.digest, **parts})

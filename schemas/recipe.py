@@ -27,6 +27,22 @@ def _a_name(variable: str) -> str:
     return variable
 
 
+def _which_adapters(modules: str | dict[str, str]) -> str | dict[str, str]:
+    if isinstance(modules, str):
+        if modules not in ("shared", "each"):
+            raise ValueError("expected 'shared', 'each', or a table of module = adapter name")
+        return modules
+    if not modules:
+        raise ValueError("the table names no module; expected 'shared', 'each', or a table of module = adapter name")
+    for name in modules.values():
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name):
+            raise ValueError(f"adapter name {name!r}: expected letters, digits, '_', '.' and '-', as it names a folder")
+    distinct = set(modules.values())
+    if len({name.lower() for name in distinct}) < len(distinct):
+        raise ValueError("two adapter names differ by case alone, which not every file system tells apart")
+    return modules
+
+
 Positive = Annotated[int, Field(gt=0)]
 Count32 = Annotated[int, Field(gt=0, lt=2**31)]
 """A positive number that the tables can hold."""
@@ -189,9 +205,22 @@ class AdapterSection(Section):
     """The paper's recipe has 0.05; prefix sharing and exact old log-probabilities hold at 0 only."""
     targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
     use_rslora: bool = False
+    """Scale by alpha over the square root of r, so that a higher rank does not learn more slowly."""
     use_dora: bool = False
-    per_module: bool = False
-    """One adapter for every module of the program, instead of one shared by all."""
+    """Train the size of each weight apart from its direction. vLLM does not serve it; the embedded engine does."""
+    init_lora_weights: Literal["default", "gaussian"] = "default"
+    """How the A matrices start (PEFT's own uniform draw, or a normal one); B is 0, so a fresh adapter changes nothing.
+    Ways to start that also change the base's weights (PiSSA, OLoRA, …) are left out: the base stays as it is here."""
+    rank_pattern: dict[str, Positive] = {}
+    """Other ranks for some linear layers: by name (`down_proj`) or by a regular expression for the end of the path."""
+    alpha_pattern: dict[str, Positive] = {}
+    """The same for alpha."""
+    layers: tuple[Annotated[int, Field(ge=0)], ...] | None = None
+    """Indices of the decoder layers that get LoRA (PEFT's `layers_to_transform`); default: all of them."""
+    modules: Annotated[str | dict[str, str], AfterValidator(_which_adapters)] = "shared"
+    """Which adapter serves a module of the program and is moved by it: `shared`, one for all (as the paper trains);
+    `each`, one for every module; or by name, `{ plan = "a", step = "b", check = "b" }`, where every module that trains
+    is named. Several adapters are trained one after another, each on its own modules' part of every step."""
 
 
 class TrainSection(Section):

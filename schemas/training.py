@@ -39,10 +39,11 @@ LOGPROBS = TableSpec(
 
 STEPS = TableSpec(
     name="steps",
-    version=1,
+    version=2,
     schema=pa.schema(
         [
-            column("step", pa.int32()),  # optimizer step of the run, counted over iterations
+            column("step", pa.int32()),  # step of the run's batch plans, counted over iterations
+            column("adapter", pa.string()),  # the adapter that took it; "shared" where all modules share one
             column("loss", pa.float64()),
             column("learning_rate", pa.float64()),
             column("grad_norm", pa.float64(), null=True),
@@ -60,5 +61,5 @@ STEPS = TableSpec(
             column("forward_tokens", pa.int64()),  # tokens really computed
         ]
     ),
-    key=("step",),
+    key=("step", "adapter"),
 )

@@ -1,4 +1,4 @@
-"""The train stage: group members and the tokens of their invocations in, one LoRA adapter out.
+"""The train stage: group members and the tokens of their invocations in, LoRA adapters out.
 
 What it changes from GRPO as TRL has it: groups come ready-made from tables and nothing is generated; one optimizer
 step is all groups of whole examples; the policy that sampled the data corrects the advantages (rho) instead of being
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from schemas.canonical import canonical_json, seed_from
 from schemas.errors import DataError
 from schemas.execution import Execution
 from schemas.parquet import read_rows, write_table
-from schemas.policies import POLICIES, SHARED, policy_digest
+from schemas.policies import POLICIES, policy_digest
 from schemas.recipe import Recipe
 from schemas.training import BATCH_PLAN
 from stages.contract import Inputs, Out
@@ -28,18 +27,10 @@ if TYPE_CHECKING:
     from stages.engines.models import BaseModel
     from stages.training.objective import Objective
     from stages.training.plan import PlannedStep
+    from stages.training.turns import Work
 
 NAME = "train"
-VERSION = 1
-
-
-@dataclass(frozen=True)
-class Work:
-    """What is trained on, and how."""
-
-    objective: Objective
-    members: Members
-    plan: list[PlannedStep]
+VERSION = 2
 
 
 def recipe_slice(recipe: Recipe) -> dict[str, Any]:
@@ -55,7 +46,11 @@ def recipe_slice(recipe: Recipe) -> dict[str, Any]:
 
 
 def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[str, Any]:
-    """Write adapter/, optimizer.safetensors, optimizer.json, batch_plan.parquet, steps.parquet and policies.parquet.
+    """Write batch_plan.parquet, steps.parquet, policies.parquet, optimizer.json, and adapters with their optimizers.
+
+    One shared adapter: adapter/ and optimizer.safetensors. Several: adapters/NAME/, adapters/modules.json (name by
+    module) and optimizers/NAME.safetensors; an adapter whose modules taught nothing this time is carried over byte for
+    byte, and one whose modules never did is not there.
 
     Params: `iteration`. Artifacts: `base`, `rollout`, `group`, and `previous`, the last train artifact that has an
     adapter. Where nothing is to be learned only policies.parquet is written, unchanged, and `trained` is false.
@@ -65,11 +60,12 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
         DataError: for members without usable tokens, or a previous adapter that does not fit.
         StageError: for a loss that is not finite, or data too far from the policy.
     """
-    from stages.training.objective import objective_of
+    from stages.training.objective import objective_of, why_nothing
+    from stages.training.turns import train_in_turn
 
     objective = objective_of(recipe)
     members = _members(inputs, recipe, out)
-    reason = _why_nothing(members, recipe)
+    reason = why_nothing(members, recipe.train.beta)
     if reason:
         return _untrained(inputs, out, reason)
     plan = _plan(inputs, recipe, members, out)
@@ -77,7 +73,10 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
     if not outcome.exists():
         draft = out.scratch / "outcome.partial"
         shutil.rmtree(draft, ignore_errors=True)
-        figures = _fit(inputs, recipe, execution, out, work=Work(objective, members, plan), draft=draft)
+        draft.mkdir()
+        work = _work(inputs, recipe, execution, objective=objective, members=members, plan=plan)
+        groups = len(set(members.group.tolist()))
+        figures = train_in_turn(work, draft, out) | {"members": len(members), "groups": groups}
         _finish(inputs, draft, figures)
         draft.rename(outcome)  # from here on a restart has only to move files
     metrics: dict[str, Any] = json.loads((outcome / "metrics.json").read_text())
@@ -99,14 +98,6 @@ def _members(inputs: Inputs, recipe: Recipe, out: Out) -> Members:
     return members
 
 
-def _why_nothing(members: Members, recipe: Recipe) -> str | None:
-    if len(members) == 0:
-        return "no group has members to train on"
-    if recipe.train.beta == 0 and not members.advantage.any():
-        return "every advantage is 0 and train.beta is 0"
-    return None
-
-
 def _plan(inputs: Inputs, recipe: Recipe, members: Members, out: Out) -> list[PlannedStep]:
     """The batch plan, on disk before training starts."""
     plan = make_plan(
@@ -122,23 +113,30 @@ def _plan(inputs: Inputs, recipe: Recipe, members: Members, out: Out) -> list[Pl
     return plan
 
 
-def _fit(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out, *, work: Work, draft: Path) -> dict[str, Any]:
-    from stages.training.fit import Job, fit, read_outcome
+def _work(
+    inputs: Inputs,
+    recipe: Recipe,
+    execution: Execution,
+    *,
+    objective: Objective,
+    members: Members,
+    plan: list[PlannedStep],
+) -> Work:
     from stages.training.objective import check_steps
+    from stages.training.turns import Work, read_clock
 
     base = _base(inputs, recipe, execution)
-    previous = inputs.artifacts["previous"].path if "previous" in inputs.artifacts else None
-    done = 0 if previous is None else int(read_outcome(previous)["run_steps"])
-    check_steps(recipe.train, done + len(work.plan))
+    previous = inputs["previous"].path if "previous" in inputs.artifacts else None
+    done = 0 if previous is None else read_clock(previous)
+    check_steps(recipe.train, done + len(plan))
     iteration = int(inputs.params["iteration"])
-    job = Job(recipe, execution, work.objective, base, previous, iteration, work.members, work.plan, done)
-    groups = len(set(work.members.group.tolist()))
-    return fit(job, draft, out) | {"members": len(work.members), "groups": groups}
+    return Work(recipe, execution, objective, base, previous, iteration, members, plan, done)
 
 
 def _base(inputs: Inputs, recipe: Recipe, execution: Execution) -> BaseModel:
-    """The base model's folder, checked against the base artifact; the previous adapter is checked against it."""
-    from stages.engines.models import check_adapter, resolve_base
+    """The base model's folder, checked against the base artifact; previous adapters are checked against it."""
+    from stages.engines.adapters import check_adapter, read_adapters
+    from stages.engines.models import resolve_base
 
     base = resolve_base(recipe.model.base, inputs.root, Path(execution.cache) if execution.cache else None)
     expected = json.loads(inputs["base"].file("base.json").read_text())["base"]
@@ -148,19 +146,20 @@ def _base(inputs: Inputs, recipe: Recipe, execution: Execution) -> BaseModel:
             "model's files have changed since the run began. Restore them, or start a new run."
         )
     if "previous" in inputs.artifacts:
-        check_adapter(inputs["previous"].file("adapter"), base)
+        for folder in read_adapters(inputs["previous"].path).folders.values():
+            check_adapter(folder, base)
     return base
 
 
 def _finish(inputs: Inputs, draft: Path, figures: dict[str, Any]) -> None:
     """Add the policy chain and the metrics to what was trained, where a weight moved."""
-    from stages.engines.models import adapter_digest
+    from stages.engines.adapters import read_adapters
 
     chain = _policies(inputs)
     if not figures["steps"]:
         metrics = {"trained": False, "reason": f"ended before the first step: {figures['ended_early']}"}
     else:
-        adapters = {SHARED: adapter_digest(draft / "adapter")}
+        adapters = read_adapters(draft).digests()
         row = {
             "policy": policy_digest(chain[0]["base"], adapters),
             "base": chain[0]["base"],

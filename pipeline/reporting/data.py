@@ -144,15 +144,17 @@ class Step:
 
     iteration: int
     step: int
-    """Counted over the run."""
+    """Counted over the run. With several adapters each takes its own part of a step."""
+    adapter: str
     figures: dict[str, float | None]
 
 
 @dataclass(frozen=True)
 class StepMeans:
-    """Means over the optimizer steps of one iteration."""
+    """Means over the optimizer steps that one adapter took in one iteration."""
 
     iteration: int
+    adapter: str
     steps: int
     figures: dict[str, float | None]
 

@@ -25,7 +25,7 @@ def _iteration(run: OpenRun, index: int) -> Iteration:
     rollout, group, train = (run.stage(index, stage) for stage in ITERATED)
     found = dict(zip(ITERATED, (rollout, group, train), strict=True))
     metrics = train.manifest.metrics if train else {}
-    reason = metrics.get("reason")
+    reason = metrics.get("reason") or metrics.get("ended_early")
     return Iteration(
         index=index,
         missing=tuple(stage for stage, artifact in found.items() if artifact is None),

@@ -15,7 +15,7 @@ from pipeline.reporting.plots import Series, column_plot, line_plot
 from stages.grouping.reasons import REASONS
 
 INDICES_DRAWN = 6
-"""Calls of one module that are drawn as lines of their own; the table has all of them."""
+"""Calls of one module, or adapters, that are drawn as lines of their own; the table has all of them."""
 
 STEP_PLOTS = {
     "loss": ("Loss", "Loss"),
@@ -53,6 +53,8 @@ def render(report: Report) -> str:
         reward_plots=_reward_plots(report.iterations, report.module_rewards),
         group_plots=_group_plots(report.iterations),
         step_plots=_step_plots(report.steps),
+        several_adapters=len({step.adapter for step in report.steps}) > 1,
+        steps_taken=len({step.step for step in report.steps}),
         iterations_done=sum(not iteration.missing for iteration in report.iterations),
         cost_columns=_cost_columns(report),
         cost_total=_cost_total(report),
@@ -136,10 +138,18 @@ def _group_plots(iterations: Sequence[Iteration]) -> list[Figure]:
 
 
 def _step_plots(steps: Sequence[Step]) -> list[Figure]:
+    adapters = sorted({step.adapter for step in steps})
+    more = f" (first {INDICES_DRAWN} of {len(adapters)} adapters)" if len(adapters) > INDICES_DRAWN else ""
     figures = [
         _figure(
-            caption,
-            [Series(caption, [(step.step, step.figures[name]) for step in steps])],
+            f"{caption}{more}",
+            [
+                Series(
+                    text.plain(adapter) if len(adapters) > 1 else caption,
+                    [(step.step, step.figures[name]) for step in steps if step.adapter == adapter],
+                )
+                for adapter in adapters[:INDICES_DRAWN]
+            ],
             "optimizer step",
             cover=() if name == "loss" else (0.0,),
         )

@@ -9,7 +9,7 @@ from pipeline.reporting.data import Step, StepMeans
 from pipeline.reporting.opened import OpenRun, frame
 from schemas.training import STEPS
 
-FIGURES = tuple(name for name in STEPS.schema.names if name != "step")
+FIGURES = tuple(name for name in STEPS.schema.names if name not in STEPS.key)
 
 
 def collect_steps(run: OpenRun) -> tuple[Step, ...]:
@@ -18,19 +18,22 @@ def collect_steps(run: OpenRun) -> tuple[Step, ...]:
     for index in range(len(run.state.iterations)):
         artifact = run.stage(index, "train")
         if artifact is not None:
-            rows = frame(artifact, STEPS, ["step", *FIGURES]).sort("step").to_dicts()
-            steps += [Step(index, row.pop("step"), row) for row in rows]
+            rows = frame(artifact, STEPS, [*STEPS.key, *FIGURES]).sort(STEPS.key).to_dicts()
+            steps += [Step(index, row.pop("step"), row.pop("adapter"), row) for row in rows]
     return tuple(steps)
 
 
 def step_means(steps: Sequence[Step]) -> tuple[StepMeans, ...]:
-    """Mean of each figure over the steps of each iteration; steps where it is absent or not finite do not count."""
-    by_iteration: dict[int, list[Step]] = {}
+    """Mean of each figure over the steps of each iteration and adapter.
+
+    Steps where a figure is absent or not finite do not count.
+    """
+    groups: dict[tuple[int, str], list[Step]] = {}
     for step in steps:
-        by_iteration.setdefault(step.iteration, []).append(step)
+        groups.setdefault((step.iteration, step.adapter), []).append(step)
     return tuple(
-        StepMeans(iteration, len(group), {name: _mean([step.figures[name] for step in group]) for name in FIGURES})
-        for iteration, group in sorted(by_iteration.items())
+        StepMeans(*place, len(group), {name: _mean([step.figures[name] for step in group]) for name in FIGURES})
+        for place, group in sorted(groups.items())
     )
 
 

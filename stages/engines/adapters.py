@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from schemas.canonical import digest, digest_file
 from schemas.errors import DataError, RecipeError
+from schemas.policies import SHARED
 from stages.engines.digests import weight_files
 from stages.engines.files import read_json
 
@@ -16,8 +18,39 @@ if TYPE_CHECKING:
     from stages.engines.models import BaseModel
 
 WEIGHTS, CONFIG, BASE = "adapter_model.safetensors", "adapter_config.json", "base.json"
+SHARED_NAME, SHARED_FOLDER = "shared", "adapter"
+SEVERAL_FOLDER, INDEX = "adapters", "modules.json"
 _NOT_IDENTITY = frozenset({"base_model_name_or_path", "revision", "peft_version", "auto_mapping"})
 _PREFIX = "base_model.model."
+
+
+@dataclass(frozen=True)
+class AdapterSet:
+    """The adapters of a train artifact: PEFT folders, and which module each serves."""
+
+    names: dict[str, str]
+    """Adapter name by module; `{"*": "shared"}` where all modules share one. A module not named has the base."""
+    folders: dict[str, Path]
+    """Folder by adapter name."""
+
+    @property
+    def by_module(self) -> dict[str, Path]:
+        """Folder by module, under "*" where all share one."""
+        return {module: self.folders[name] for module, name in self.names.items()}
+
+    def digests(self) -> dict[str, str]:
+        """Digest by module: what the policies table holds."""
+        found = {name: adapter_digest(folder) for name, folder in self.folders.items()}
+        return {module: found[name] for module, name in self.names.items()}
+
+
+def read_adapters(artifact: Path) -> AdapterSet:
+    """The adapters in a train artifact's folder: `adapter/`, or `adapters/NAME/` beside `adapters/modules.json`."""
+    several = artifact / SEVERAL_FOLDER
+    if not several.is_dir():
+        return AdapterSet({SHARED: SHARED_NAME}, {SHARED_NAME: artifact / SHARED_FOLDER})
+    names = {str(module): str(name) for module, name in read_json(several / INDEX).items()}
+    return AdapterSet(names, {name: several / name for name in sorted(set(names.values()))})
 
 
 def adapter_digest(folder: Path) -> str:

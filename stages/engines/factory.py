@@ -11,6 +11,7 @@ from schemas.parquet import read_rows
 from schemas.policies import POLICIES
 from schemas.recipe import Recipe
 from stages.contract import Inputs
+from stages.engines.adapters import read_adapters
 from stages.engines.endpoint import Endpoint
 from stages.engines.interface import Adapter, Engine
 
@@ -78,8 +79,13 @@ def policy_adapters(inputs: Inputs) -> dict[str, Adapter]:
     if not rows:
         raise DataError(f"{artifact.file('policies.parquet')}: it does not hold the policy {policy[:12]}")
     digests: dict[str, str] = json.loads(rows[0]["adapters"])
-    folder = artifact.file("adapter")
-    return {name: Adapter(folder if name == "*" else folder / name, digest) for name, digest in digests.items()}
+    folders = read_adapters(artifact.path).by_module
+    if folders.keys() != digests.keys():
+        raise DataError(
+            f"{artifact.path} has adapters for {sorted(folders)}, the policy {policy[:12]} in its policies.parquet for "
+            f"{sorted(digests)}: restore the artifact, or delete it and run again"
+        )
+    return {module: Adapter(folders[module], digest) for module, digest in digests.items()}
 
 
 def make_endpoints(recipe: Recipe) -> dict[str, Endpoint]:

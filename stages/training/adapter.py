@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from schemas.canonical import seed_from
 from schemas.errors import DataError, RecipeError
 from schemas.recipe import AdapterSection
 
@@ -23,6 +22,11 @@ if TYPE_CHECKING:
 
 WEIGHTS, CONFIG, BASE = "adapter_model.safetensors", "adapter_config.json", "base.json"
 _LEFT_OUT = ("peft_version", "revision", "auto_mapping", "runtime_config")
+
+_SHAPE = (
+    *("r", "lora_alpha", "target_modules", "use_rslora", "use_dora"),
+    *("rank_pattern", "alpha_pattern", "layers_to_transform"),
+)
 
 Tensors = dict[str, torch.Tensor]
 
@@ -38,7 +42,11 @@ def lora_config(section: AdapterSection) -> LoraConfig:
         target_modules=sorted(section.targets),
         use_rslora=section.use_rslora,
         use_dora=section.use_dora,
-        bias="none",
+        init_lora_weights=True if section.init_lora_weights == "default" else section.init_lora_weights,
+        rank_pattern=dict(section.rank_pattern),
+        alpha_pattern=dict(section.alpha_pattern),
+        layers_to_transform=None if section.layers is None else sorted(set(section.layers)),
+        bias="none",  # biases belong to the base, which stays as it is
         task_type="CAUSAL_LM",
     )
 
@@ -48,16 +56,24 @@ def attach(model: PreTrainedModel, section: AdapterSection, seed: int, previous:
 
     LoRA weights are float32 whatever the base holds, so that small updates are not lost to rounding.
 
+    Args:
+        model: the base.
+        section: the recipe's adapter.
+        seed: what a fresh one is drawn from.
+        previous: PEFT folder of the one to continue.
+
     Raises:
-        RecipeError: when the model has no linear layer of a name in `adapter.targets`.
+        RecipeError: when the model has no linear layer of a name in `adapter.targets`, no layer of an index in
+            `adapter.layers`, or when a pattern fits none of them.
         DataError: when the previous adapter has another shape than the recipe's.
     """
     from peft import get_peft_model
 
     _check_targets(model, section)
     config = lora_config(section)
-    torch.manual_seed(seed_from("lora", seed))
+    torch.manual_seed(seed)
     wrapped: PeftModel = get_peft_model(model, config, autocast_adapter_dtype=True)
+    _check_patterns(wrapped, section)
     if previous is not None:
         _check_same(previous / CONFIG, config)
         put(wrapped, load_file(previous / WEIGHTS), str(previous / WEIGHTS))
@@ -72,11 +88,26 @@ def _check_targets(model: PreTrainedModel, section: AdapterSection) -> None:
         raise RecipeError(
             f"adapter.targets: the model has no linear layer {', '.join(unknown)}; it has {sorted(linear)}"
         )
+    count = model.config.get_text_config().num_hidden_layers
+    beyond = [index for index in section.layers or () if index >= count]
+    if beyond or section.layers == ():
+        raise RecipeError(f"adapter.layers = {list(section.layers or ())}: the model has layers 0 to {count - 1}")
+
+
+def _check_patterns(model: PeftModel, section: AdapterSection) -> None:
+    """PEFT passes over a pattern that fits nothing."""
+    from peft.utils.other import get_pattern_key
+
+    paths = {name.rpartition(".lora_A")[0] for name, _ in model.named_modules() if name.endswith(".lora_A")}
+    for field in ("rank_pattern", "alpha_pattern"):
+        for pattern in getattr(section, field):
+            if not any(get_pattern_key([pattern], path) == pattern for path in paths):
+                raise RecipeError(f"adapter.{field}: '{pattern}' fits no linear layer that gets LoRA, as {min(paths)}")
 
 
 def _check_same(file: Path, config: LoraConfig) -> None:
     before, now = json.loads(file.read_text()), _plain(config)
-    for key in ("r", "lora_alpha", "target_modules", "use_rslora", "use_dora"):
+    for key in _SHAPE:
         if _sorted(before.get(key)) != _sorted(now.get(key)):
             raise DataError(
                 f"the previous adapter {file} has {key} = {before.get(key)}, the recipe asks for {now.get(key)}: an "

@@ -1,13 +1,12 @@
-"""One training run: from loaded members to a folder with the adapter, its optimizer state and the steps taken.
+"""One adapter's training: from loaded members to a folder with the adapter and its optimizer state.
 
 Read with `trainer.py`, which says what changes from GRPO/TRL. Here: the order of things, and resuming from the last
-checkpoint, to the bit.
+checkpoint, to the bit. `turns.py` calls it for one adapter after another.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import random
 import time
@@ -20,12 +19,11 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from schemas.canonical import canonical_json, seed_from
+from schemas.canonical import seed_from
 from schemas.execution import Execution
-from schemas.parquet import write_table
 from schemas.recipe import Recipe
-from schemas.training import STEPS
 from stages.contract import Out
+from stages.engines.adapters import SHARED_NAME
 from stages.engines.models import BaseModel, load_model, load_tokenizer
 from stages.training import adapter, checkpoint, optimizer
 from stages.training.baselines import Baselines, load_baselines, save_baselines, score_all
@@ -53,27 +51,62 @@ class Job:
     execution: Execution
     objective: Objective
     base: BaseModel
-    previous: Path | None
-    """The previous train artifact's folder."""
+    adapter: str
+    """The adapter's name."""
+    previous: Trained | None
+    """What the iteration before made of it."""
     iteration: int
     members: Members
+    """Those of the adapter's modules."""
     plan: list[PlannedStep]
+    """The steps that have members of it."""
     done_before: int
-    """Optimizer steps of the run before this stage."""
+    """Steps of the run before this stage."""
+    scratch: Path
+    """Where checkpoints go: its own for each adapter."""
+
+    @property
+    def steps(self) -> list[int]:
+        """Its steps as the run counts them."""
+        return [self.done_before + step.step for step in self.plan]
+
+    def unit(self, what: str) -> str:
+        """What progress counts."""
+        return what if self.adapter == SHARED_NAME else f"{what} of {self.adapter}"
 
 
-def fit(job: Job, folder: Path, out: Out) -> dict[str, Any]:
-    """Train, and write into a new `folder`: adapter/, optimizer.safetensors, optimizer.json, steps.parquet.
+@dataclass(frozen=True)
+class Trained:
+    """An adapter and what is needed to go on with it."""
 
-    Returns:
-        Metrics. With no step taken (ended early before the first update) the folder is empty.
+    adapter: Path
+    """Its PEFT folder."""
+    optimizer: Path
+    """Its optimizer's state, a safetensors file."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a training did."""
+
+    rows: list[dict[str, Any]]
+    """Rows of the steps table, one a step taken."""
+    path: str
+    """`packed`, or `plain` and why."""
+    ended_early: str | None
+
+
+def fit(job: Job, folder: Path, out: Out) -> Outcome:
+    """Train, and write into a new `folder`: adapter/ and optimizer.safetensors.
+
+    With no step taken (ended early before the first update) the folder is empty.
     """
     folder.mkdir()
     with _isolated(job.execution.threads):
         return _fit(job, folder, out)
 
 
-def _fit(job: Job, folder: Path, out: Out) -> dict[str, Any]:
+def _fit(job: Job, folder: Path, out: Out) -> Outcome:
     started = time.monotonic()
     scorer, path = _scorer(job)
     ready = time.monotonic()
@@ -92,8 +125,8 @@ def _fit(job: Job, folder: Path, out: Out) -> dict[str, Any]:
         train_forward_tokens=sum(row["forward_tokens"] for row in rows[taken:]),
     )
     if rows:
-        _write(job, scorer.model, adam, rows, folder)
-    return {"path": path, "ended_early": trainer.ended_early, **_summary(rows)}
+        _write(job, scorer.model, adam, folder)
+    return Outcome(rows, path, trainer.ended_early)
 
 
 def _scorer(job: Job) -> tuple[Scorer, str]:
@@ -106,8 +139,9 @@ def _scorer(job: Job) -> tuple[Scorer, str]:
     reason = why_plain(model.config, section.dropout, train.prefix_sharing)
     if reason:
         log.info("prompts are computed row by row: %s", reason)
-    previous = None if job.previous is None else job.previous / "adapter"
-    peft = adapter.attach(model, section, job.recipe.seed, previous)
+    own = () if job.adapter == SHARED_NAME else (job.adapter,)
+    previous = None if job.previous is None else job.previous.adapter
+    peft = adapter.attach(model, section, seed_from("lora", job.recipe.seed, *own), previous)
     scorer = Scorer(peft, packed=reason is None, autocast=train.precision == "bfloat16")
     return scorer, "packed" if reason is None else f"plain: {reason}"
 
@@ -131,12 +165,14 @@ def _baselines(job: Job, scorer: Scorer, out: Out) -> Baselines:
     need_reference = train.beta != 0 and not reference_is_old
     if not (need_old or need_reference):
         return Baselines(None, None, reference_is_old)
-    kept = out.scratch / "baselines.safetensors"
+    kept = job.scratch / "baselines.safetensors"
     if kept.exists():
         return load_baselines(kept, job.members.rows, reference_is_old=reference_is_old)
 
     def score(what: str) -> list[torch.Tensor]:
-        return score_all(scorer, job.members.rows, _budget(job), lambda done, all_: out.progress(done, all_, what))
+        return score_all(
+            scorer, job.members.rows, _budget(job), lambda done, all_: out.progress(done, all_, job.unit(what))
+        )
 
     old = score("rows scored") if need_old else None
     reference = None
@@ -153,14 +189,14 @@ def _resume(
 ) -> tuple[torch.optim.AdamW, torch.optim.lr_scheduler.LambdaLR, list[dict[str, Any]]]:
     """Optimizer, schedule and steps so far: of the last checkpoint, else of the previous iteration, else fresh."""
     train = job.recipe.train
-    before = checkpoint.load(out.scratch)
+    before = checkpoint.load(job.scratch)
     taken = [] if before is None else before.steps
-    adam, schedule = optimizer.make_optimizer(model, train, job.done_before + len(taken))
+    adam, schedule = optimizer.make_optimizer(model, train, job.steps[len(taken) :])
     if before is not None:
-        adapter.put(model, before.adapter, str(out.scratch))
-        optimizer.put_state(model, adam, before.optimizer, str(out.scratch))
+        adapter.put(model, before.adapter, str(job.scratch))
+        optimizer.put_state(model, adam, before.optimizer, str(job.scratch))
     elif job.previous is not None and train.optimizer_state == "continue":
-        file = job.previous / "optimizer.safetensors"
+        file = job.previous.optimizer
         optimizer.put_state(model, adam, load_file(file), str(file))
     return adam, schedule, taken
 
@@ -176,19 +212,19 @@ def _trainer(
     clock = [time.monotonic()]
 
     def on_step(row: dict[str, Any]) -> None:
-        rows.append(dict(row))
+        rows.append({"adapter": job.adapter, **row})
         if len(rows) < len(job.plan):
             state = optimizer.take_state(scorer.model, optimizers[0])
-            checkpoint.save(out.scratch, checkpoint.Checkpoint(adapter.weights(scorer.model), state, rows))
+            checkpoint.save(job.scratch, checkpoint.Checkpoint(adapter.weights(scorer.model), state, rows))
         seconds, clock[0] = time.monotonic() - clock[0], time.monotonic()
         speed = row["row_tokens"] / max(seconds, 1e-9)
         figures = {"loss": row["loss"], "reward": row["reward"], "tokens_per_second": speed}
-        out.progress(len(rows), len(job.plan), "steps", **figures)
+        out.progress(len(rows), len(job.plan), job.unit("steps"), **figures)
 
     args = trl_config(
         job.objective,
         job.recipe.train,
-        out.scratch / "trl",
+        job.scratch / "trl",
         steps=max(1, len(steps)),
         seed=seed,
         cpu=scorer.device.type == "cpu",
@@ -210,24 +246,10 @@ def _trainer(
     )
 
 
-def _write(job: Job, model: PeftModel, adam: Any, rows: list[dict[str, Any]], folder: Path) -> None:
+def _write(job: Job, model: PeftModel, adam: Any, folder: Path) -> None:
     (folder / "adapter").mkdir()
     adapter.write(model, folder / "adapter", base_name=job.base.name, base_digest=job.base.digest)
     save_file(optimizer.take_state(model, adam), folder / "optimizer.safetensors")
-    about = {"optimizer": "adamw", "run_steps": job.done_before + len(rows)}
-    (folder / "optimizer.json").write_text(canonical_json(about) + "\n")
-    write_table(rows, folder / "steps.parquet", STEPS)
-
-
-def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Means over the stage's steps for the manifest."""
-    summary: dict[str, Any] = {"steps": len(rows)}
-    for name in ("loss", "kl_old", "kl_ref", "entropy", "clip_share", "ess", "grad_norm"):
-        values = [row[name] for row in rows if row.get(name) is not None]
-        summary[name] = sum(values) / len(values) if values else None
-    for name in ("row_tokens", "forward_tokens", "completion_tokens"):
-        summary[name] = sum(row[name] for row in rows)
-    return summary
 
 
 @contextlib.contextmanager
@@ -243,9 +265,3 @@ def _isolated(threads: int | None) -> Iterator[None]:
         np.random.set_state(before[1])
         torch.set_rng_state(before[2])
         torch.set_num_threads(before[3])
-
-
-def read_outcome(folder: Path) -> dict[str, Any]:
-    """What `optimizer.json` of a train artifact says."""
-    about: dict[str, Any] = json.loads((folder / "optimizer.json").read_text())
-    return about

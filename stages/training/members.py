@@ -6,8 +6,8 @@ loaded, and later computed, once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +83,14 @@ class Members:
     def tokens(self) -> npt.NDArray[np.int64]:
         """(M,) completion tokens of each member."""
         return np.array([len(row.completion) for row in self.rows], np.int64)[self.row]
+
+    def of_modules(self, modules: Collection[str]) -> Members:
+        """Only the members of some modules, in the same order, with only the rows that they point to."""
+        mine = np.flatnonzero(np.isin(self.module, list(modules)))
+        rows, row = np.unique(self.row[mine], return_inverse=True)
+        per_member = [field.name for field in fields(self) if field.name not in ("row", "rows")]
+        columns: dict[str, Any] = {name: getattr(self, name)[mine] for name in per_member}
+        return Members(**columns, row=row.astype(np.intp), rows=tuple(self.rows[index] for index in rows))
 
 
 def load_members(groups: Path, invocations: Sequence[Path], *, need_sampling: bool) -> tuple[Members, dict[str, int]]:

@@ -92,12 +92,24 @@ def _refuse_unsupported(recipe: Recipe) -> None:
             "train.ratio_level = 'sequence' goes with loss 'grpo' or 'sapo' and balance 'sequence' or 'module': summed "
             "over tokens it would weigh each sequence by its length"
         )
+    if recipe.group.unit == "trajectory" and recipe.adapter.modules != "shared":
+        raise RecipeError(
+            "group.unit = 'trajectory' goes with adapter.modules = 'shared': a rollout's calls are one member there, "
+            "and a ratio over calls of several adapters would be that of no policy"
+        )
     if recipe.group.unit == "trajectory":
         raise RecipeError("group.unit = 'trajectory' is not supported by the trainer; supported: 'invocation'")
-    if recipe.adapter.per_module:
-        raise RecipeError("adapter.per_module = true is not supported by the trainer; supported: false, one adapter")
     if "lm_head" in recipe.adapter.targets:
         raise RecipeError("adapter.targets names 'lm_head': the output embedding stays frozen; leave it out")
+
+
+def why_nothing(members: Members, beta: float) -> str | None:
+    """Why these members teach nothing, or None."""
+    if len(members) == 0:
+        return "no group has members to train on"
+    if beta == 0 and not members.advantage.any():
+        return "every advantage is 0 and train.beta is 0"
+    return None
 
 
 def check_steps(train: TrainSection, last: int) -> None:

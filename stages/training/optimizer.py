@@ -1,12 +1,15 @@
 """AdamW over the adapter, a learning rate that spans the run, and optimizer state that outlives the stage.
 
 Change from GRPO/TRL: state is carried over to the next iteration by parameter name, in safetensors, and the schedule
-counts the steps of the run, not those since the process started.
+counts the steps of the run, not those since the process started. With several adapters the run's steps are those of
+the batch plan, one clock for all: a step that has no members of an adapter moves nothing of it, but its schedule goes
+on, so that all adapters have one learning rate at one step. Adam's own count is that of the adapter's steps.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -41,9 +44,9 @@ def parameters(model: PeftModel) -> dict[str, torch.nn.Parameter]:
 
 
 def make_optimizer(
-    model: PeftModel, train: TrainSection, done: int
+    model: PeftModel, train: TrainSection, steps: Sequence[int]
 ) -> tuple[torch.optim.AdamW, torch.optim.lr_scheduler.LambdaLR]:
-    """AdamW (fused) and its schedule, `done` steps into the run."""
+    """AdamW (fused) and its schedule; `steps` are the steps to take, as the run counts them."""
     optimizer = torch.optim.AdamW(
         list(parameters(model).values()),
         lr=train.learning_rate,
@@ -52,7 +55,10 @@ def make_optimizer(
         weight_decay=train.weight_decay,
         fused=True,
     )
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_factor(train, done + step))
+    # After its last step the schedule is asked once more; that rate is used for nothing.
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda taken: rate_factor(train, steps[min(taken, len(steps) - 1)])
+    )
     return optimizer, schedule
 
 

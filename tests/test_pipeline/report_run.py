@@ -124,10 +124,10 @@ class RunWriter:
             counts[row["reason"]] = counts.get(row["reason"], 0) + 1
         self.iterations[-1]["group"] = self.artifact("group", f"g{index}", tables, excluded=counts, seconds=0.4)
 
-    def add_train(self, steps: int = 2, **metrics: Any) -> None:
+    def add_train(self, steps: int = 2, adapters: tuple[str, ...] = ("shared",), **metrics: Any) -> None:
         """Training of the current iteration."""
         index = len(self.iterations) - 1
-        rows = [make_step(index * steps + step) for step in range(steps)]
+        rows = [make_step(index * steps + step, name) for step in range(steps) for name in adapters]
         told = {"trained": True, "policy": self.policies[index + 1], **metrics}
         tokens = {"row_tokens": 8000.0, "forward_tokens": 900.0}
         tables: Tables = {"steps.parquet": (STEPS, rows)}
@@ -285,9 +285,10 @@ def excluded_row(call: dict[str, Any], reason: str) -> dict[str, Any]:
     return {**{name: call[name] for name in columns}, "reason": reason}
 
 
-def make_step(step: int) -> dict[str, Any]:
+def make_step(step: int, adapter: str = "shared") -> dict[str, Any]:
     return {
         "step": step,
+        "adapter": adapter,
         "loss": 0.5 - 0.05 * step,
         "learning_rate": 1e-4,
         "grad_norm": 1.5,

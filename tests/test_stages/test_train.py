@@ -232,7 +232,7 @@ def test_the_adapter_of_another_base_or_shape_is_refused(inputs: Inputs, cache: 
         ({"loss": "cispo"}, r"train\.balance = 'sequence': this loss goes with balance 'token'"),
         ({"loss": "sapo", "balance": "token"}, "goes with balance 'sequence' or 'module'"),
         ({"ratio_level": "sequence", "balance": "token"}, "ratio_level = 'sequence' goes with"),
-        ({"adapter": {"per_module": True}}, r"per_module = true is not supported.*supported: false"),
+        ({"adapter": {"modules": {"other": "a"}}}, r"names no adapter for the module .m.*it names ..other"),
         ({"adapter": {"targets": ["q_proj", "lm_head"]}}, "output embedding stays frozen"),
         ({"group": {"unit": "trajectory"}}, "not supported by the trainer; supported: 'invocation'"),
         ({"schedule": "linear", "total_steps": 1, "epochs": 2}, "ends at step 2"),
