@@ -21,13 +21,14 @@ def export_groups(run: Path, iteration: int, target: Path) -> int:
     """
     known = [item for item in iterations(run) if item.group is not None]
     item = next((item for item in known if item.index == iteration), None)
-    if item is None or item.group is None or item.rollout is None:
+    if item is None or item.group is None or not item.grouped_from:
         raise RecipeError(f"{run} has no groups of iteration {iteration}; it has {[item.index for item in known]}")
     if target.exists():
         raise RecipeError(f"{target} exists already: give another name")
     key = ["rollout_id", "call_index"]
     members = read_frame(item.group.files("groups"), GROUPS)
-    tokens = read_frame(item.rollout.file("invocations.parquet"), INVOCATIONS, columns=[*key, *TOKENS])
+    files = [rollout.file("invocations.parquet") for rollout in item.grouped_from]
+    tokens = read_frame(files, INVOCATIONS, columns=[*key, *TOKENS])
     joined = members.join(tokens, on=key, how="left", maintain_order="left")
     draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:

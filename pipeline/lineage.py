@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ class Iteration:
     train: Artifact | None
     before: str
     after: str | None
+    grouped_from: tuple[Artifact, ...]
+    """The rollout artifacts that its groups were made of: replayed ones, oldest first, and its own."""
 
 
 def iterations(folder: Path) -> list[Iteration]:
@@ -42,10 +44,20 @@ def iterations(folder: Path) -> list[Iteration]:
 
 
 def _iterations(run: RunFile, store: Store) -> Iterator[Iteration]:
+    rolled: list[Artifact] = []
     for index, stages in enumerate(run.iterations):
         parts = {stage: store.open(stage, key) for stage, key in stages.items()}
         after = run.policies[index + 1] if index + 1 < len(run.policies) else None
-        yield Iteration(index, parts.get("rollout"), parts.get("group"), parts.get("train"), run.policies[index], after)
+        rollout, group = parts.get("rollout"), parts.get("group")
+        grouped = grouped_from(group, rollout, rolled)
+        yield Iteration(index, rollout, group, parts.get("train"), run.policies[index], after, grouped)
+        rolled += [rollout] if rollout else []
+
+
+def grouped_from(group: Artifact | None, own: Artifact | None, earlier: Sequence[Artifact]) -> tuple[Artifact, ...]:
+    """The rollout artifacts that groups were made of: those of `earlier` that were replayed, and `own`."""
+    inputs = set(group.manifest.payload.get("inputs", {}).values()) if group else set()
+    return (*(artifact for artifact in earlier if artifact.digest in inputs), *([own] if own else []))
 
 
 def chain(folder: Path) -> list[dict[str, Any]]:
@@ -150,11 +162,13 @@ def of_policy(folder: Path, policy: str) -> list[dict[str, Any]]:
 def of_rollout(folder: Path, rollout: str) -> dict[str, Any]:
     """What came of a rollout (an id or its beginning): its row, its memberships, what was left out, later policies.
 
+    Memberships and exclusions are those of every iteration that grouped it: its own, and those that replayed it.
+
     Raises:
         RecipeError: when the run has no such rollout, or the beginning fits several.
     """
-    run = runfile.read_run(folder)
-    for item in iterations(folder):
+    run, items = runfile.read_run(folder), iterations(folder)
+    for item in items:
         if item.rollout is None:
             continue
         rollouts = read_frame(item.rollout.file("rollouts.parquet"), ROLLOUTS, validate=False)
@@ -164,21 +178,24 @@ def of_rollout(folder: Path, rollout: str) -> dict[str, Any]:
                 f"'{rollout}' fits {found.height} rollouts of iteration {item.index}: give more of its id"
             )
         if found.height == 1:
-            return _fate(found.row(0, named=True), item, run)
+            return _fate(found.row(0, named=True), item, items, run)
     raise RecipeError(f"{folder} has no rollout '{rollout}'")
 
 
-def _fate(row: dict[str, Any], item: Iteration, run: RunFile) -> dict[str, Any]:
+def _fate(row: dict[str, Any], own: Iteration, items: Sequence[Iteration], run: RunFile) -> dict[str, Any]:
     mine = pl.col("rollout_id") == row["rollout_id"]
-    fate: dict[str, Any] = {"rollout": row, "iteration": item.index, "members": [], "excluded": [], "policies": []}
-    if item.group is not None:
+    fate: dict[str, Any] = {"rollout": row, "iteration": own.index, "members": [], "excluded": [], "policies": []}
+    for item in items:
+        if item.group is None or own.rollout not in item.grouped_from:
+            continue
         members = read_frame(item.group.file("groups.parquet"), GROUPS, validate=False).filter(mine)
-        fate["members"] = _with_adapter(members, item).to_dicts()
         excluded = read_frame(item.group.file("excluded.parquet"), EXCLUDED, validate=False).filter(mine)
-        fate["excluded"] = excluded.to_dicts()
-    moved = any(member["adapter"] for member in fate["members"])
-    if moved and item.after not in (None, item.before):
-        fate["policies"] = list(dict.fromkeys(run.policies[item.index + 1 :]))
+        found = _with_adapter(members, item).to_dicts()
+        fate["members"] += [{"iteration": item.index, **entry} for entry in found]
+        fate["excluded"] += [{"iteration": item.index, **entry} for entry in excluded.to_dicts()]
+        moved = any(entry["adapter"] for entry in found)
+        if moved and item.after not in (None, item.before) and not fate["policies"]:
+            fate["policies"] = list(dict.fromkeys(run.policies[item.index + 1 :]))
     return fate
 
 

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pipeline.jobs import Job
 from schemas.canonical import digest_file
@@ -17,6 +17,7 @@ from stages import base, evaluate, examples, group, program, rollout, train
 from stages.contract import Artifact
 from stages.examples import data_path
 
+T = TypeVar("T")
 Jobs = Generator[Job, Artifact | None, str | None]
 
 
@@ -67,8 +68,9 @@ def walk(recipe: Recipe, setup: Setup, iterations: int) -> Jobs:
     first = start.manifest.metrics["policy"] if start else None
     policy = Policy(digest=first, holder=start, trained=None)
     yield evaluation(shared, policy, 0, recipe.examples.dev)
+    rolled: list[Artifact | None] = []
     for iteration in range(iterations):
-        policy, ended = yield from _iteration(recipe, shared, policy, iteration)
+        policy, ended = yield from _iteration(recipe, shared, policy, rolled)
         if ended:
             return ended
         yield evaluation(shared, policy, iteration + 1, recipe.examples.dev)
@@ -102,16 +104,22 @@ def _sampling_inputs(
 
 
 def _iteration(
-    recipe: Recipe, shared: dict[str, Artifact | None], policy: Policy, iteration: int
+    recipe: Recipe, shared: dict[str, Artifact | None], policy: Policy, rolled: list[Artifact | None]
 ) -> Generator[Job, Artifact | None, tuple[Policy, str | None]]:
+    """One iteration's jobs. `rolled` has the rollouts of the earlier ones, and gains this one's."""
+    iteration = len(rolled)
+
     def slot(stage: str) -> tuple[str, ...]:
         return ("iterations", str(iteration), stage)
 
     artifacts, identities = _sampling_inputs(shared, policy)
+    if recipe.rollout.choice == "spread" and rolled:
+        artifacts["earlier"] = rolled[-1]
     params = {"iteration": iteration, "policy": policy.digest}
-    rolled = yield Job(rollout, slot("rollout"), params, artifacts, identities)
-    grouped = yield Job(group, slot("group"), {"iteration": iteration}, {"rollout": rolled, "policies": policy.holder})
-    inputs = {"base": shared["base"], "rollout": rolled, "group": grouped}
+    rolled.append((yield Job(rollout, slot("rollout"), params, artifacts, identities)))
+    rollouts = replayed(rolled, recipe.run.replay)
+    grouped = yield Job(group, slot("group"), {"iteration": iteration}, {**rollouts, "policies": policy.holder})
+    inputs = {"base": shared["base"], **rollouts, "group": grouped}
     if policy.trained is not None or (policy.digest is None and shared["base"] is not None):
         inputs["previous"] = policy.trained
     trained = yield Job(train, slot("train"), {"iteration": iteration}, inputs)
@@ -121,3 +129,9 @@ def _iteration(
         return Policy(trained.manifest.metrics["policy"], trained, trained), None
     reason = f"iteration {iteration}: {trained.manifest.metrics['reason']}"
     return policy, reason if recipe.run.when_nothing_to_train == "stop" else None
+
+
+def replayed(rolled: Sequence[T], replay: int) -> dict[str, T]:
+    """The rollouts that an iteration trains on, by role: its own, the last of `rolled`, and `replay` ones before it."""
+    newest_first = list(reversed(rolled))[: replay + 1]
+    return {f"rollout.back-{back}" if back else "rollout": item for back, item in enumerate(newest_first)}

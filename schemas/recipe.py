@@ -142,6 +142,37 @@ class RolloutSection(Section):
     """Rollouts an example (G)."""
     sampling: SamplingSection = SamplingSection()
     parse_retries: int = Field(default=3, ge=0)
+    choice: Literal["passes", "spread"] = "passes"
+    """Which examples an iteration draws. `passes`: the next of seeded passes over the split, all equally often.
+    `spread`: beside a floor of those, examples are drawn the more often the further apart the rewards of their rollouts
+    were when the run last tried them; one never tried counts like the most disputed."""
+    choice_floor: float = Field(default=0.25, gt=0, le=1)
+    """With `spread`: the share of an iteration's examples that comes from the plain passes whatever is known, so that
+    every example is tried again now and then. A quarter: an example comes up at least once in 4 N / E iterations."""
+    refill: Positive | None = None
+    """Run further examples until so many have mixed rewards (a spread above `group.min_spread`). Default: none."""
+    refill_limit: Positive | None = None
+    """With `refill`: most examples of an iteration, the first `examples` included; default: twice those."""
+
+    @property
+    def most_examples(self) -> int:
+        """Most examples that an iteration may run."""
+        if self.refill is None:
+            return self.examples
+        return self.refill_limit or 2 * self.examples
+
+    @model_validator(mode="after")
+    def _refill_can_be_reached(self) -> RolloutSection:
+        if self.refill is None and self.refill_limit is not None:
+            raise ValueError("`refill_limit` needs `refill`, the number of examples with mixed rewards to run for")
+        if self.most_examples < self.examples:
+            raise ValueError(f"refill_limit is {self.refill_limit}, fewer than `examples` ({self.examples})")
+        if self.refill is not None and self.refill > self.most_examples:
+            raise ValueError(
+                f"refill is {self.refill}, but an iteration runs {self.most_examples} examples at most: lower it, or "
+                "raise `refill_limit`"
+            )
+        return self
 
 
 class GroupSection(Section):
@@ -292,6 +323,11 @@ class RunSection(Section):
     iterations: Positive = 1
     when_nothing_to_train: Literal["continue", "stop"] = "continue"
     """All groups flat or every rollout failed: keep the policy and go on, or end the run there, as a success."""
+    replay: int = Field(default=0, ge=0)
+    """Earlier iterations whose rollouts are grouped and trained on again, beside the iteration's own. They join the
+    groups of the same example, module and position; rho corrects for the policies that sampled them. Not more than
+    `group.staleness`, beyond which the group stage leaves rollouts out. One more step of an iteration for every
+    `train.examples_per_step` examples that are replayed."""
 
 
 class Recipe(Section):
@@ -310,6 +346,15 @@ class Recipe(Section):
     train: TrainSection = TrainSection()
     evaluate: EvaluateSection = EvaluateSection()
     run: RunSection = RunSection()
+
+    @model_validator(mode="after")
+    def _replay_is_not_stale(self) -> Recipe:
+        if self.run.replay > self.group.staleness:
+            raise ValueError(
+                f"run.replay is {self.run.replay}, but group.staleness ({self.group.staleness}) leaves rollouts of "
+                "older policies out: raise group.staleness to the same number"
+            )
+        return self
 
     @model_validator(mode="after")
     def _no_lm_is_called_student(self) -> Recipe:

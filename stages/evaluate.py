@@ -49,7 +49,7 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
     jobs = plan_jobs(recipe, inputs)
     sample(
         program,
-        jobs,
+        [jobs],
         lambda: open_session(recipe, execution, inputs, section.sampling, section.parse_retries),
         out,
         shape=Shape(SCORES, "runs", lambda finished: _row(finished, policy)),

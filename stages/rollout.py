@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
@@ -10,22 +10,29 @@ import polars as pl
 from schemas.canonical import seed_from
 from schemas.errors import RecipeError
 from schemas.execution import Execution
+from schemas.parquet import read_rows, write_table
 from schemas.recipe import Recipe
 from schemas.rollouts import INVOCATIONS, ROLLOUTS, rollout_id
+from schemas.tries import TRIES
 from stages.contract import Inputs, Out
+from stages.programs.choice import order
 from stages.programs.figures import call_figures, first_error, status_counts
 from stages.programs.load import load_program
+from stages.programs.refill import refill_figures, waves
 from stages.programs.run import Finished, Job
 from stages.programs.shards import Shape, compact, open_session, read_split, sample
+from stages.programs.worth import tries, worths
 
 NAME = "rollout"
 VERSION = 1
 SOURCE = "student"
+JUDGED_BY = {"failure_score", "format_failure_score", "min_spread", "truncated"}
+"""Fields of the group section that say what a failed rollout is worth, and what mixed rewards are."""
 
 
 def recipe_slice(recipe: Recipe) -> dict[str, Any]:
     """What decides which runs are made and how they are sampled."""
-    return {
+    chosen = {
         "seed": recipe.seed,
         "model": {"dtype": recipe.model.dtype, "context": recipe.model.context},
         "lms": {name: lm.model_dump(mode="json") for name, lm in recipe.lms.items()},
@@ -33,12 +40,23 @@ def recipe_slice(recipe: Recipe) -> dict[str, Any]:
         "examples": {"train": recipe.examples.train},
         "rollout": recipe.rollout.model_dump(mode="json"),
     }
+    if _judges(recipe):
+        chosen["group"] = recipe.group.model_dump(mode="json", include=JUDGED_BY)
+    return chosen
+
+
+def _judges(recipe: Recipe) -> bool:
+    """Whether rewards decide which examples are run."""
+    return recipe.rollout.choice == "spread" or recipe.rollout.refill is not None
 
 
 def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[str, Any]:
     """Write rollouts.parquet and invocations.parquet, sorted by (example_id, rollout_index[, call_index]).
 
-    Params: `iteration`, `policy`. Artifacts: `examples`, `program`, `base`, and `adapter` for a trained policy.
+    With `choice = "spread"` also tries.parquet, for the next iteration.
+
+    Params: `iteration`, `policy`. Artifacts: `examples`, `program`, `base`, `adapter` for a trained policy, and
+    `earlier`, the last iteration's rollout artifact, where examples are chosen by what it knows of them.
 
     Raises:
         RecipeError, DataError: for a program, split or model that cannot be used.
@@ -46,7 +64,9 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
     """
     iteration = int(inputs.params["iteration"])
     program = load_program(recipe, inputs.root)
-    jobs = plan_jobs(recipe, inputs, iteration)
+    before = read_rows(inputs["earlier"].file("tries.parquet"), TRIES) if "earlier" in inputs.artifacts else []
+    rows = _examples(recipe, inputs)
+    names = order(sorted(rows), recipe, iteration, {row["example_id"]: row["deviation"] for row in before})
     section = recipe.rollout
 
     def row(finished: Finished) -> dict[str, Any]:
@@ -54,7 +74,7 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
 
     sample(
         program,
-        jobs,
+        ({name: _jobs(recipe, inputs, iteration, rows[name]) for name in wave} for wave in waves(names, recipe, out)),
         lambda: open_session(recipe, execution, inputs, section.sampling, section.parse_retries),
         out,
         shape=Shape(ROLLOUTS, "rollouts", row),
@@ -62,22 +82,29 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
     )
     rollouts = pl.DataFrame(compact(out, ROLLOUTS))
     invocations = pl.DataFrame(compact(out, INVOCATIONS))
+    found = worths(rollouts, invocations, recipe.group) if _judges(recipe) else {}
+    if section.choice == "spread":
+        draft = out.scratch / "tries.parquet"
+        write_table(tries(found, iteration, before), draft, TRIES)
+        out.commit_shard("tries.parquet", draft)
     rewards = rollouts.filter(pl.col("status") == "ok")["reward"]
+    examples = rollouts["example_id"].n_unique()
     return {
-        "examples": len(jobs),
+        "examples": examples,
         "rollouts": rollouts.height,
         "statuses": status_counts(rollouts),
         "first_error": first_error(rollouts),
         "mean_reward": None if rewards.is_empty() else rewards.mean(),
+        **refill_figures(found, examples, len(rows), recipe),
         **call_figures(invocations, rollouts.height, None if program.modules is None else list(program.modules)),
     }
 
 
-def plan_jobs(recipe: Recipe, inputs: Inputs, iteration: int) -> dict[str, list[Job]]:
-    """The runs of an iteration, by example_id.
+def _examples(recipe: Recipe, inputs: Inputs) -> dict[str, dict[str, Any]]:
+    """The train split, by example_id.
 
     Raises:
-        RecipeError: when the train split has fewer examples than an iteration needs.
+        RecipeError: when it has fewer examples than an iteration needs.
     """
     split = recipe.examples.train
     rows = {row["example_id"]: row for row in read_split(inputs, split)}
@@ -86,28 +113,7 @@ def plan_jobs(recipe: Recipe, inputs: Inputs, iteration: int) -> dict[str, list[
             f"rollout.examples is {recipe.rollout.examples}, but split '{split}' has {len(rows)}: an iteration draws "
             f"each example at most once. Set rollout.examples to at most {len(rows)}."
         )
-    chosen = draw(sorted(rows), recipe.seed, iteration, recipe.rollout.examples)
-    return {example_id: _jobs(recipe, inputs, iteration, rows[example_id]) for example_id in chosen}
-
-
-def draw(ids: Sequence[str], seed: int, iteration: int, count: int) -> list[str]:
-    """The examples of an iteration: the next `count` of a sequence of passes, each a seeded permutation of all ids.
-
-    All ids are drawn equally often, give or take one. Where an iteration reaches into the next pass, ids that it has
-    already come later in that pass, so that none is drawn twice in one iteration. `count` is at most len(ids).
-    """
-    assert 0 < count <= len(ids), (count, len(ids))
-    queue: list[str] = []
-    chosen: list[str] = []
-    passes = 0
-    for _ in range(iteration + 1):
-        chosen, queue = queue[:count], queue[count:]
-        if len(chosen) < count:
-            order = sorted(ids, key=lambda name: seed_from(seed, "pass", passes, name))
-            fresh = [name for name in order if name not in chosen][: count - len(chosen)]
-            queue = [name for name in order if name not in fresh]
-            chosen, passes = chosen + fresh, passes + 1
-    return chosen
+    return rows
 
 
 def _jobs(recipe: Recipe, inputs: Inputs, iteration: int, example: Mapping[str, Any]) -> list[Job]:

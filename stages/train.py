@@ -52,8 +52,9 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
     module) and optimizers/NAME.safetensors; an adapter whose modules taught nothing this time is carried over byte for
     byte, and one whose modules never did is not there.
 
-    Params: `iteration`. Artifacts: `base`, `rollout`, `group`, and `previous`, the last train artifact that has an
-    adapter. Where nothing is to be learned only policies.parquet is written, unchanged, and `trained` is false.
+    Params: `iteration`. Artifacts: `base`, `group`, `rollout` and every `rollout.NAME` that the groups were made of,
+    and `previous`, the last train artifact that has an adapter. Where nothing is to be learned only policies.parquet
+    is written, unchanged, and `trained` is false.
 
     Raises:
         RecipeError: for an objective or adapter that is not supported.
@@ -89,7 +90,8 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
 
 
 def _members(inputs: Inputs, recipe: Recipe, out: Out) -> Members:
-    files = [inputs["rollout"].file("invocations.parquet")]
+    roles = sorted(role for role in inputs.artifacts if role == "rollout" or role.startswith("rollout."))
+    files = [inputs[role].file("invocations.parquet") for role in roles]
     members, left_out = load_members(
         inputs["group"].file("groups.parquet"), files, need_sampling=recipe.train.rho != "none"
     )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 
+from pipeline.lineage import grouped_from
 from pipeline.reporting.data import GroupStats, Iteration, ModuleReward, RolloutStats
 from pipeline.reporting.opened import ITERATED, OpenRun, frame
 from schemas.groups import EXCLUDED, GROUPS
@@ -30,7 +33,7 @@ def _iteration(run: OpenRun, index: int) -> Iteration:
         index=index,
         missing=tuple(stage for stage, artifact in found.items() if artifact is None),
         rollouts=_rollout_stats(rollout) if rollout else None,
-        groups=_group_stats(group, rollout, run.recipe.group.min_spread) if group else None,
+        groups=_group_stats(group, _grouped_from(run, index), run.recipe.group.min_spread) if group else None,
         trained=bool(metrics.get("trained")) if train else None,
         train_note=None if reason is None else str(reason),
     )
@@ -50,7 +53,12 @@ def _rollout_stats(artifact: Artifact) -> RolloutStats:
     )
 
 
-def _group_stats(artifact: Artifact, rollout: Artifact | None, min_spread: float) -> GroupStats:
+def _grouped_from(run: OpenRun, index: int) -> tuple[Artifact, ...]:
+    earlier = [artifact for before in range(index) if (artifact := run.stage(before, "rollout"))]
+    return grouped_from(run.stage(index, "group"), run.stage(index, "rollout"), earlier)
+
+
+def _group_stats(artifact: Artifact, rollouts: Sequence[Artifact], min_spread: float) -> GroupStats:
     members = frame(artifact, GROUPS, ["group_id", "module", "reward", "copy_kind", "weight", "advantage"])
     pull = members.group_by("module").agg((pl.col("weight") * pl.col("advantage")).abs().sum().round(6))
     groups = members.group_by("group_id").agg(
@@ -65,19 +73,19 @@ def _group_stats(artifact: Artifact, rollout: Artifact | None, min_spread: float
         copies=_counts(copies),
         sizes={int(size): count for size, count in sorted(_value_counts(groups["size"]).items())},
         flat_kept=int(groups["flat"].sum()),
-        flat_dropped=_flat_dropped(artifact, rollout),
+        flat_dropped=_flat_dropped(artifact, rollouts),
         modules=_counts(groups["module"]),
         pull=dict(sorted(pull.iter_rows())),
     )
 
 
-def _flat_dropped(artifact: Artifact, rollout: Artifact | None) -> int:
+def _flat_dropped(artifact: Artifact, rollouts: Sequence[Artifact]) -> int:
     """Groups left out as flat: distinct (example, module, invocation_index) among the rows excluded for that."""
-    if rollout is None:
+    if not rollouts:
         return 0
     rows = frame(artifact, EXCLUDED, ["rollout_id", "module", "invocation_index", "reason"])
     flat = rows.filter(pl.col("reason") == FLAT)
-    examples = frame(rollout, ROLLOUTS, ["rollout_id", "example_id"])
+    examples = pl.concat([frame(rollout, ROLLOUTS, ["rollout_id", "example_id"]) for rollout in rollouts])
     return flat.join(examples, on="rollout_id").select("example_id", "module", "invocation_index").n_unique()
 
 

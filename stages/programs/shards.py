@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,7 @@ from stages.programs.load import Program
 from stages.programs.run import Finished, Job
 from stages.programs.runner import run_programs
 from stages.programs.session import Session
-
-OURS = {"engine_error", "metric_error"}
-"""Statuses that say nothing of the model: the machine or the metric failed."""
+from stages.programs.worth import OURS
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ def open_session(
 
 def sample(
     program: Program,
-    jobs: Mapping[str, Sequence[Job]],
+    waves: Iterable[Mapping[str, Sequence[Job]]],
     open_: Callable[[], Session],
     out: Out,
     *,
@@ -88,7 +86,7 @@ def sample(
 
     Args:
         program: what to run.
-        jobs: the runs by example_id.
+        waves: runs by example_id, no example in two of them. A wave is asked for once all before it are committed.
         open_: makes the session; not called when nothing is left to do.
         out: where shards go: `<table>/<example_id>.parquet` and `invocations/<example_id>.parquet`.
         shape: the table.
@@ -98,16 +96,20 @@ def sample(
         StageError: when every run ended in a failure of the metric or of the engine. Nothing of it is committed, so
             that the stage can be run again once the cause is mended.
     """
-    done = {Path(name).stem for name in out.committed(f"{shape.spec.name}/")}
-    left = [job for example_id in sorted(jobs) if example_id not in done for job in jobs[example_id]]
-    if not left:
-        return
-    session = open_()
-    desk = _Desk(out, shape, session.engine.usage, total=sum(map(len, jobs.values())), sizes=_sizes(jobs))
-    desk.finished = desk.total - len(left)
-    for finished in run_programs(program, left, session, concurrency):
-        desk.take(finished)
-    desk.close(some_before=bool(done))
+    session: Session | None = None
+    total = 0
+    for jobs in waves:
+        done = {Path(name).stem for name in out.committed(f"{shape.spec.name}/")}
+        left = [job for example_id in sorted(jobs) if example_id not in done for job in jobs[example_id]]
+        total += sum(map(len, jobs.values()))
+        if not left:
+            continue
+        session = session or open_()
+        desk = _Desk(out, shape, session.engine.usage, total=total, sizes=_sizes(jobs))
+        desk.finished = total - len(left)
+        for finished in run_programs(program, left, session, concurrency):
+            desk.take(finished)
+        desk.close(some_before=bool(done))
 
 
 def _sizes(jobs: Mapping[str, Sequence[Job]]) -> dict[str, int]:

@@ -13,6 +13,7 @@ from schemas.errors import DataError, RecipeError, StageError
 from schemas.rollouts import INVOCATIONS, ROLLOUTS
 from stages import rollout
 from stages.engines.interface import Request
+from stages.programs.choice import draw
 from tests.test_stages.programs_kit import Bench, CharEngine, FolderOut, recipe_of, rows_of
 
 SOURCE = """
@@ -154,13 +155,13 @@ def test_more_examples_than_there_are_is_a_recipe_error(bench: Bench, tmp_path: 
 @pytest.mark.parametrize(("count", "total"), [(1, 7), (3, 7), (4, 5), (5, 5), (2, 2)])
 def test_examples_are_drawn_equally_often_and_never_twice_in_an_iteration(count: int, total: int):
     ids = [f"e{index}" for index in range(total)]
-    drawn = [rollout.draw(ids, 3, iteration, count) for iteration in range(40)]
+    drawn = [draw(ids, 3, iteration, count) for iteration in range(40)]
     assert all(len(set(chosen)) == count for chosen in drawn)
     for upto in range(1, 41):
         counts = Counter(dict.fromkeys(ids, 0))
         counts.update(name for chosen in drawn[:upto] for name in chosen)
         assert max(counts.values()) - min(counts.values()) <= 1
-    assert drawn != [rollout.draw(ids, 4, iteration, count) for iteration in range(40)] or total == count
+    assert drawn != [draw(ids, 4, iteration, count) for iteration in range(40)] or total == count
 
 
 def test_seeds_differ_between_iterations_and_rollouts(bench: Bench, tmp_path: Path):
