@@ -327,7 +327,7 @@ class RunSection(Section):
     """Earlier iterations whose rollouts are grouped and trained on again, beside the iteration's own. They join the
     groups of the same example, module and position; rho corrects for the policies that sampled them. Not more than
     `group.staleness`, beyond which the group stage leaves rollouts out. One more step of an iteration for every
-    `train.examples_per_step` examples that are replayed."""
+    `train.examples_per_step` examples that are replayed. `group.key_columns = ["adapter"]` keeps the policies apart."""
 
 
 class Recipe(Section):
