@@ -11,7 +11,7 @@ SEED   ?= 0
 
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: help setup demo check test bench-group bench-demo lock clean
+.PHONY: help setup demo check test bench-group bench-demo bench-iterations lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /	/' | expand -t 18
@@ -46,6 +46,9 @@ bench-group: $(VENV)/.ready ## the group stage against DuckDB, pandas and a loop
 
 bench-demo: $(VENV)/.ready ## the demo on seeds 0 to 4, an hour; writes data/baselines/demo.json
 	$(BIN)/python -m tests.benchmarks.demo_seeds runs/seeds data/baselines/demo.json
+
+bench-iterations: $(VENV)/.ready ## nine variants of the demo on three seeds, hours; ARGS="--device cuda --jobs 8"
+	$(BIN)/python -m tests.benchmarks.iterations $(ARGS)
 
 lock: $(VENV)/.ready ## write the exact set that is installed now to constraints.txt
 	$(BIN)/pip freeze --exclude-editable | sed 's/+cpu//' > constraints.txt
