@@ -194,7 +194,11 @@ class Bench:
 
     def adapter(self, policy: str, adapters: dict[str, str]) -> None:
         row = {"policy": policy, "base": "b", "adapters": json.dumps(adapters), "parent": None, "iteration": 1}
-        write_table([row], self._folder("adapter") / "policies.parquet", POLICIES)
+        folder = self._folder("adapter")
+        write_table([row], folder / "policies.parquet", POLICIES)
+        if "*" not in adapters:
+            (folder / "adapters").mkdir()
+            (folder / "adapters" / "modules.json").write_text(json.dumps({module: module for module in adapters}))
         self.policy = policy
 
     def _folder(self, role: str) -> Path:

@@ -184,9 +184,22 @@ def test_the_policys_adapter_serves_the_student(bench: Bench, tmp_path: Path):
     bench.adapter("p1", {"ask": "a1", "tell": "a2"})
     bench.run(rollout, recipe(), FolderOut(tmp_path / "out"), iteration=1)
     assert seen == {("ask", "a1"), ("tell", "a2")}
+    served = {(row["module"], row["adapter"]) for row in rows_of(tmp_path / "out", INVOCATIONS)}
+    assert served == {("ask", "a1"), ("tell", "a2")}
     bench.policy = "p9"
     with pytest.raises(DataError, match="does not hold the policy p9"):
         bench.run(rollout, recipe(), FolderOut(tmp_path / "out9"), iteration=1)
+
+
+def test_a_module_without_an_adapter_of_its_own_is_served_by_the_base(bench: Bench, tmp_path: Path):
+    bench.engine = CharEngine(lambda prompt, request: "x")
+    bench.adapter("p1", {"ask": "a1"})
+    bench.run(rollout, recipe(), FolderOut(tmp_path / "out"), iteration=1)
+    served = {(row["module"], row["adapter"]) for row in rows_of(tmp_path / "out", INVOCATIONS)}
+    assert served == {("ask", "a1"), ("tell", None)}
+    (bench.inputs()["adapter"].file("adapters") / "modules.json").write_text('{"other": "a1"}')
+    with pytest.raises(DataError, match=r"has adapters for \['other'\], the policy p1 .* for \['ask'\]"):
+        bench.run(rollout, recipe(), FolderOut(tmp_path / "again"), iteration=1)
 
 
 def test_what_does_not_touch_sampling_is_not_in_its_key():
