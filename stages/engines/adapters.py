@@ -21,6 +21,9 @@ WEIGHTS, CONFIG, BASE = "adapter_model.safetensors", "adapter_config.json", "bas
 SHARED_NAME, SHARED_FOLDER = "shared", "adapter"
 SEVERAL_FOLDER, INDEX = "adapters", "modules.json"
 _NOT_IDENTITY = frozenset({"base_model_name_or_path", "revision", "peft_version", "auto_mapping"})
+_NOT_SERVED = ("modules_to_save", "trainable_token_indices", "alora_invocation_tokens", "layer_replication")
+_KEEPS_THE_BASE = (True, False, "gaussian", "orthogonal")
+"""Ways to start an adapter that leave the base's weights alone; the others change them again when it is loaded."""
 _PREFIX = "base_model.model."
 
 
@@ -94,6 +97,7 @@ def check_adapter(folder: Path, base: BaseModel) -> None:
     config = _config(folder)
     if config.get("peft_type") != "LORA":
         raise DataError(f"the adapter {folder} is of type {config.get('peft_type')}, expected LORA")
+    _check_served(folder, config)
     made_for = read_json(folder / BASE).get("base", base.digest)
     if made_for != base.digest:
         raise DataError(
@@ -101,6 +105,21 @@ def check_adapter(folder: Path, base: BaseModel) -> None:
             "name the base that it was trained on, or train anew"
         )
     _check_shapes(folder, base)
+
+
+def _check_served(folder: Path, config: dict[str, Any]) -> None:
+    """Refuse what the embedded engine would leave out or apply wrongly: it knows linear layers in the decoder alone."""
+    wrong = [name for name in _NOT_SERVED if config.get(name)]
+    wrong += ["bias"] if config.get("bias", "none") != "none" else []
+    wrong += ["init_lora_weights"] if config.get("init_lora_weights", True) not in _KEEPS_THE_BASE else []
+    targets = config.get("target_modules") or []
+    wrong += ["target_modules"] if "lm_head" in ([targets] if isinstance(targets, str) else targets) else []
+    if wrong:
+        told = ", ".join(f"{name} = {config[name]!r}" for name in wrong)
+        raise DataError(
+            f"the adapter {folder} has {told}, which is not supported: adapters change linear layers of the decoder, "
+            "and neither the output embedding, biases nor the base's own weights"
+        )
 
 
 def _check_shapes(folder: Path, base: BaseModel) -> None:

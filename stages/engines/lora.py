@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from stages.engines.models import BaseModel
 
-_KEPT = 4
-"""Adapters held in memory; the one used longest ago makes room."""
+KEPT = 16
+"""Adapters held in memory, as a policy may have one for each module; the one used longest ago makes room."""
 
 
 class LiveAdapters:
@@ -56,5 +56,5 @@ class LiveAdapters:
         except (ValueError, RuntimeError, KeyError, TypeError) as error:
             raise DataError(f"PEFT cannot load the adapter {adapter.path}: {error}") from error
         self._peft.eval()
-        if len(self._loaded) >= _KEPT:
+        if len(self._loaded) >= KEPT:
             self._peft.delete_adapter(self._loaded.pop(0))

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
 from schemas.errors import DataError, RecipeError
+from stages.engines import lora
 from stages.engines.interface import Adapter, Request, Sampling
 from stages.engines.models import BaseModel, load_model
 from stages.engines.plain import PlainSampler
@@ -138,7 +140,10 @@ def test_an_adapter_changes_the_distribution(engine: TransformersEngine, base: B
     assert plain.completion_ids != adapted.completion_ids or abs(plain.logprobs[0] - adapted.logprobs[0]) > 1e-3
 
 
-def test_more_adapters_than_are_kept_take_turns(engine: TransformersEngine, base: BaseModel, tmp_path: Path) -> None:
+def test_more_adapters_than_are_kept_take_turns(
+    engine: TransformersEngine, base: BaseModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lora, "KEPT", 4)
     adapters = [make_adapter(base, tmp_path / str(seed), seed) for seed in range(6)]
     requests = [Request(prompts_of(engine, 1)[0], TWENTY, 3, adapter) for adapter in adapters]
     first = engine.generate(requests)
@@ -150,6 +155,26 @@ def test_an_adapter_of_another_base_is_refused(engine: TransformersEngine, base:
     foreign = make_adapter(other, tmp_path / "foreign", 1)
     with pytest.raises(DataError, match="was trained on the base"):
         engine.generate([Request((5, 6), TWENTY, 0, Adapter(foreign.path, foreign.digest))])
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
+        ({"target_modules": ["q_proj", "lm_head"]}, "target_modules"),
+        ({"bias": "lora_only"}, "bias = 'lora_only'"),
+        ({"init_lora_weights": "pissa"}, "init_lora_weights = 'pissa'"),
+        ({"trainable_token_indices": [3]}, "trainable_token_indices"),
+    ],
+)
+def test_an_adapter_that_the_engine_would_apply_wrongly_is_refused(
+    engine: TransformersEngine, base: BaseModel, tmp_path: Path, change: dict[str, object], named: str
+) -> None:
+    adapter = make_adapter(base, tmp_path / "a", 1)
+    file = adapter.path / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(DataError, match=f"has {named}.* not supported"):
+        engine.generate([Request((5, 6), TWENTY, 0, adapter)])
 
 
 def test_a_prompt_over_the_context_is_a_named_result(base: BaseModel) -> None:
