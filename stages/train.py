@@ -93,7 +93,11 @@ def _members(inputs: Inputs, recipe: Recipe, out: Out) -> Members:
     roles = sorted(role for role in inputs.artifacts if role == "rollout" or role.startswith("rollout."))
     files = [inputs[role].file("invocations.parquet") for role in roles]
     members, left_out = load_members(
-        inputs["group"].file("groups.parquet"), files, need_sampling=recipe.train.rho != "none"
+        inputs["group"].file("groups.parquet"),
+        files,
+        need_sampling=recipe.train.rho != "none",
+        unit=recipe.group.unit,
+        balance=recipe.train.balance,
     )
     for reason, count in left_out.items():
         out.exclude(reason, count)

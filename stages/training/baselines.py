@@ -10,8 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from schemas.errors import StageError
+from stages.training.cutting import split
 from stages.training.members import Row
-from stages.training.scorer import Scorer, split
+from stages.training.scorer import Scorer
 
 Tensors = list[torch.Tensor]
 
@@ -39,7 +40,7 @@ def score_all(scorer: Scorer, rows: Sequence[Row], budget: int, progress: Callab
     scored: Tensors = [torch.empty(0)] * len(rows)
     done = 0
     with torch.no_grad():
-        for batch in split(rows, budget, packed=scorer.packed):
+        for batch in split([[row] for row in rows], budget, packed=scorer.packed):
             values = scorer([rows[index] for index in batch]).log_probs.cpu()
             for line, index in enumerate(batch):
                 scored[index] = values[line, : len(rows[index].completion)].clone()

@@ -1,7 +1,11 @@
-"""A scored micro-batch laid out as TRL's loss takes it: one bucket for each weight that its members have.
+"""A scored micro-batch laid out as TRL's loss takes it: one bucket for each weight that its units have.
 
-Change from GRPO/TRL: advantages are per token, because rho = pi_0/mu multiplies them. TRL has no place for member
-weights, so members of equal weight are one call of its loss, which the trainer multiplies. Copies point to one row.
+Changes from GRPO/TRL:
+
+- Advantages are per token, because rho = pi_0/mu multiplies them.
+- TRL has no place for weights, so units of equal weight are one call of its loss, which the trainer multiplies.
+- A line is what one unit trains on: a call's completion, or the completions of all calls of a rollout, one behind the
+  other. Lines take their tokens from the scored rows; copies take the same ones.
 """
 
 from __future__ import annotations
@@ -33,28 +37,54 @@ class Batch:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Some of a step's members, and the distinct rows that they point to."""
+    """Some of a step's units, and the distinct rows that they point to."""
 
-    chosen: Indices
-    """(b,) indices of members."""
+    first: Indices
+    """(u,) each unit's first member."""
     weight: npt.NDArray[np.float64]
-    """(b,) shares of the loss."""
+    """(u,) shares of the loss."""
     rows: Indices
     """(R,) indices of rows."""
-    line: Indices
-    """(b,) each member's row among `rows`."""
+    lines: list[Indices]
+    """Per unit, its rows among `rows`, in order."""
 
     @classmethod
     def of(cls, members: Members, batch: Batch, part: list[int]) -> MicroBatch:
-        """From positions in `batch.members`."""
+        """From positions in `batch.members`: whole units."""
         chosen = np.array(batch.members, np.intp)[part]
         rows, line = np.unique(members.row[chosen], return_inverse=True)
-        return cls(chosen, batch.shares.weight[part], rows, line)
+        _, first, unit = np.unique(members.unit[chosen], return_index=True, return_inverse=True)
+        order = np.argsort(unit, kind="stable")
+        lines = np.split(line[order], np.cumsum(np.bincount(unit))[:-1])
+        return cls(chosen[first], batch.shares.weight[part][first], rows, lines)
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Where the tokens of some units come from: puts per-token values of rows, one behind the other, on lines."""
+
+    tokens: torch.Tensor
+    """(sum of lengths,) places among the rows' tokens."""
+    mask: torch.Tensor
+    """(b, T) bool; T is the longest line."""
+
+    @classmethod
+    def of(cls, lengths: Indices, lines: list[Indices], device: torch.device) -> Lines:
+        """Lines of b units, from the (R,) lengths of rows and the rows of each unit."""
+        end = np.cumsum(lengths)
+        parts = [np.concatenate([np.arange(end[row] - lengths[row], end[row]) for row in line]) for line in lines]
+        widths = np.array([len(part) for part in parts])
+        mask = np.arange(widths.max())[None, :] < widths[:, None]
+        return cls(torch.from_numpy(np.concatenate(parts)).to(device), torch.from_numpy(mask).to(device))
+
+    def __call__(self, flat: torch.Tensor) -> torch.Tensor:
+        """(b, T) of values (N,), zero behind each line's end."""
+        return flat.new_zeros(self.mask.shape).masked_scatter(self.mask, flat[self.tokens])
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Members of one micro-batch that have equal weight, ready for TRL's loss."""
+    """Units of one micro-batch that have equal weight, ready for TRL's loss."""
 
     factor: float
     inputs: dict[str, torch.Tensor]
@@ -64,6 +94,7 @@ class Bucket:
     kl_old: float
     """Sum over tokens of the k3 estimate of KL(pi_0 || theta)."""
     log_rho: torch.Tensor | None
+    """(b,) of the whole line."""
 
 
 def lay_out(
@@ -71,13 +102,14 @@ def lay_out(
 ) -> list[Bucket]:
     """The buckets of a micro-batch; `tokens` are the weighted completion tokens of the whole step."""
     fixed = _fixed([members.rows[index] for index in micro.rows], micro.rows, scored, baselines, objective)
+    lengths = np.array([len(members.rows[index].completion) for index in micro.rows], np.intp)
     buckets = []
     for weight in np.unique(micro.weight):
         here = np.flatnonzero(micro.weight == weight)
-        line = torch.from_numpy(micro.line[here]).to(scored.mask.device)
-        advantage = torch.from_numpy(members.advantage[micro.chosen[here]])
-        values = {name: value[line] for name, value in fixed.items()}
-        own = Scored(scored.log_probs[line], scored.entropy[line], scored.mask[line], 0)
+        lines = Lines.of(lengths, [micro.lines[unit] for unit in here], scored.mask.device)
+        advantage = torch.from_numpy(members.advantage[micro.first[here]])
+        values = {name: lines(value) for name, value in fixed.items()}
+        own = Scored(lines(scored.log_probs[scored.mask]), lines(scored.entropy[scored.mask]), lines.mask, 0)
         buckets.append(_bucket(float(weight), advantage, own, values, objective, tokens=tokens))
     return buckets
 
@@ -85,23 +117,22 @@ def lay_out(
 def _fixed(
     rows: list[Row], indices: Indices, scored: Scored, baselines: Baselines, objective: Objective
 ) -> dict[str, torch.Tensor]:
-    """Per row of the micro-batch, (R, T): token ids and log-probabilities that have no gradient."""
-    current = scored.log_probs.detach()
+    """Per token of the micro-batch's rows, one behind the other: ids and log-probabilities that have no gradient."""
+    current = scored.log_probs.detach()[scored.mask]
 
-    def fill(values: list[torch.Tensor]) -> torch.Tensor:
-        flat = torch.cat(values).to(scored.mask.device)
-        return flat.new_zeros(scored.mask.shape).masked_scatter(scored.mask, flat)
+    def join(values: list[torch.Tensor]) -> torch.Tensor:
+        return torch.cat(values).to(scored.mask.device)
 
     old, reference = baselines.old, baselines.reference
-    fixed = {"completion_ids": fill([torch.from_numpy(row.completion) for row in rows])}
-    fixed["old"] = current if old is None else fill([old[index] for index in indices])
+    fixed = {"completion_ids": join([torch.from_numpy(row.completion) for row in rows])}
+    fixed["old"] = current if old is None else join([old[index] for index in indices])
     if reference is not None:
-        fixed["reference"] = fill([reference[index] for index in indices])
+        fixed["reference"] = join([reference[index] for index in indices])
     elif baselines.reference_is_old:
         fixed["reference"] = fixed["old"]
     if objective.rho != "none":
         sampling = [torch.from_numpy(row.sampling) for row in rows if row.sampling is not None]
-        fixed["sampling"] = fill(sampling).to(current.dtype)
+        fixed["sampling"] = join(sampling).to(current.dtype)
     return fixed
 
 
@@ -114,7 +145,7 @@ def _bucket(
     *,
     tokens: float,
 ) -> Bucket:
-    """TRL's inputs for b members of equal weight; all tensors are theirs, (b, T)."""
+    """TRL's inputs for b units of equal weight; all tensors are of their lines, (b, T)."""
     mask, log_probs, old = scored.mask, scored.log_probs, fixed["old"]
     advantages = advantage.to(log_probs)[:, None].expand_as(log_probs)
     log_rho = None
@@ -135,7 +166,7 @@ def _bucket(
     own = float(mask.sum())
     drift = (log_probs.detach() - old).masked_fill(~mask, 0.0)
     return Bucket(
-        factor=bucket_factor(objective, weight, members=len(mask), tokens=own, total_tokens=tokens),
+        factor=bucket_factor(objective, weight, units=len(mask), tokens=own, total_tokens=tokens),
         inputs=inputs,
         log_probs=log_probs,
         entropy=scored.entropy,

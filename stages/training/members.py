@@ -1,7 +1,7 @@
 """What is trained on: group members, joined with the tokens of their invocations.
 
 The group table is a narrow index. Copies (of PadGroups and of selection) point to the same invocation, which is
-loaded, and later computed, once.
+loaded, and later computed, once. A member that is a whole rollout has one row a call; see `units`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -64,20 +64,28 @@ class Row:
 
 @dataclass(frozen=True)
 class Members:
-    """M group members, sorted by (example_id, group_id, member_index), and the R rows that they point to."""
+    """M rows of the group table, sorted by (example_id, group_id, member_index), and the R rows that they point to."""
 
     example: npt.NDArray[np.str_]
     group: npt.NDArray[np.str_]
     module: npt.NDArray[np.str_]
     advantage: Floats
     weight: Floats
+    """(M,) of the whole unit."""
     reward: Floats
     row: npt.NDArray[np.intp]
     """(M,) index into `rows`."""
+    unit: npt.NDArray[np.intp]
+    """(M,) what is one completion for the loss, counted from 0: the member itself, or the rollout whose call it is."""
     rows: tuple[Row, ...]
 
     def __len__(self) -> int:
         return len(self.row)
+
+    @property
+    def units(self) -> int:
+        """How many completions the loss sees, copies included."""
+        return len(np.unique(self.unit))
 
     @property
     def tokens(self) -> npt.NDArray[np.int64]:
@@ -93,13 +101,22 @@ class Members:
         return Members(**columns, row=row.astype(np.intp), rows=tuple(self.rows[index] for index in rows))
 
 
-def load_members(groups: Path, invocations: Sequence[Path], *, need_sampling: bool) -> tuple[Members, dict[str, int]]:
+def load_members(
+    groups: Path,
+    invocations: Sequence[Path],
+    *,
+    need_sampling: bool,
+    unit: Literal["invocation", "trajectory"] = "invocation",
+    balance: str = "sequence",
+) -> tuple[Members, dict[str, int]]:
     """Read and join the two tables.
 
     Args:
         groups: groups.parquet.
         invocations: files of the invocations table, of one or several rollout artifacts.
         need_sampling: whether a row without usable sampling log-probabilities is an error.
+        unit: what the groups were made of.
+        balance: the recipe's, which decides what the weights of trajectories mean.
 
     Returns:
         The members, and how many were left out by reason: `no_completion`, their call returned no token (a prompt
@@ -109,6 +126,8 @@ def load_members(groups: Path, invocations: Sequence[Path], *, need_sampling: bo
         ContractError: for members whose invocation is missing or unusable, with their count and keys.
     """
     import polars as pl
+
+    from stages.training.units import check_units, with_units
 
     key = ["rollout_id", "call_index"]
     every = read_frame(groups, GROUPS).sort("example_id", "group_id", "member_index")
@@ -121,10 +140,15 @@ def load_members(groups: Path, invocations: Sequence[Path], *, need_sampling: bo
     silent = calls.filter(pl.col("completion_ids").list.len().fill_null(0) == 0)
     calls = calls.join(silent.select(key), on=key, how="anti").sort(key)
     _check_calls(calls, need_sampling, groups)
-    kept = index.join(calls.select(key).with_row_index("row"), on=key, how="inner", maintain_order="left")
+    found = calls.select(*key, tokens=pl.col("completion_ids").list.len()).with_row_index("row")
+    kept = index.join(found, on=key, how="inner", maintain_order="left")
+    if unit == "trajectory":
+        check_units(kept, balance, groups)
     left_out = {"zero_weight": every.height - index.height, "no_completion": index.height - kept.height}
     rows = tuple(_row(call) for call in calls.iter_rows(named=True))
-    return _members(kept, rows), {reason: count for reason, count in left_out.items() if count}
+    return _members(with_units(kept, unit, balance), rows), {
+        reason: count for reason, count in left_out.items() if count
+    }
 
 
 def _members(frame: pl.DataFrame, rows: tuple[Row, ...]) -> Members:
@@ -133,8 +157,8 @@ def _members(frame: pl.DataFrame, rows: tuple[Row, ...]) -> Members:
 
     numbers = (frame[name].to_numpy().astype(np.float64) for name in ("advantage", "weight", "reward"))
     advantage, weight, reward = numbers
-    row = frame["row"].to_numpy().astype(np.intp)
-    return Members(text("example_id"), text("group_id"), text("module"), advantage, weight, reward, row, rows)
+    row, unit = (frame[name].to_numpy().astype(np.intp) for name in ("row", "unit"))
+    return Members(text("example_id"), text("group_id"), text("module"), advantage, weight, reward, row, unit, rows)
 
 
 def _row(call: dict[str, Any]) -> Row:

@@ -7,6 +7,8 @@ Changes from GRPO/TRL:
   advantages. pi_theta/mu is never clipped.
 - Members have weights, normalised over the optimizer step: the step's loss is sum_i w_i l_i / sum_i w_i (or the same
   over tokens), whatever the micro-batches.
+- A member may be a whole rollout (`group.unit = "trajectory"`), whose calls are one long completion here: each token
+  weighs 1/(the rollout's tokens) in every loss, and what is of the sequence (ratio, rho, ESS) is of the rollout.
 """
 
 from __future__ import annotations
@@ -34,6 +36,14 @@ _BALANCES = {
     "dapo": ("token",),
     "cispo": ("token",),
 }
+_TRAJECTORY_BALANCES = {
+    "grpo": ("sequence",),
+    "sapo": ("sequence",),
+    "bnpo": ("sequence", "token"),
+    "dapo": ("sequence", "token"),
+    "cispo": ("sequence", "token"),
+}
+"""Rollouts count equally, whichever name of it the loss goes with. A sum over a constant (dr_grpo) is none of these."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +59,8 @@ class Objective:
     rho_level: Literal["token", "sequence"]
     rho_max: float
     by_module: bool
+    trajectory: bool
+    """Whether each token weighs 1/(tokens of its unit, a rollout), also in losses over tokens."""
     length: int
     """The constant that dr_grpo divides by, in tokens."""
 
@@ -75,12 +87,27 @@ def objective_of(recipe: Recipe) -> Objective:
         rho_level=train.rho_level,
         rho_max=train.rho_max,
         by_module=train.balance == "module",
+        trajectory=recipe.group.unit == "trajectory",
         length=recipe.rollout.sampling.max_new_tokens,
     )
 
 
 def _refuse_unsupported(recipe: Recipe) -> None:
     train = recipe.train
+    if recipe.group.unit == "trajectory":
+        _check_trajectory(train)
+    else:
+        _check_invocation(train)
+    if recipe.group.unit == "trajectory" and recipe.adapter.modules != "shared":
+        raise RecipeError(
+            "group.unit = 'trajectory' goes with adapter.modules = 'shared': a rollout's calls are one member there, "
+            "and a ratio over calls of several adapters would be that of no policy"
+        )
+    if "lm_head" in recipe.adapter.targets:
+        raise RecipeError("adapter.targets names 'lm_head': the output embedding stays frozen; leave it out")
+
+
+def _check_invocation(train: TrainSection) -> None:
     allowed = _BALANCES[train.loss]
     if train.balance not in allowed:
         raise RecipeError(
@@ -92,15 +119,20 @@ def _refuse_unsupported(recipe: Recipe) -> None:
             "train.ratio_level = 'sequence' goes with loss 'grpo' or 'sapo' and balance 'sequence' or 'module': summed "
             "over tokens it would weigh each sequence by its length"
         )
-    if recipe.group.unit == "trajectory" and recipe.adapter.modules != "shared":
+
+
+def _check_trajectory(train: TrainSection) -> None:
+    if train.loss not in _TRAJECTORY_BALANCES:
         raise RecipeError(
-            "group.unit = 'trajectory' goes with adapter.modules = 'shared': a rollout's calls are one member there, "
-            "and a ratio over calls of several adapters would be that of no policy"
+            f"train.loss = '{train.loss}' with group.unit = 'trajectory': a sum over a constant has no place for "
+            "tokens that weigh 1/(tokens of their rollout). Losses for trajectories: "
+            f"{', '.join(_TRAJECTORY_BALANCES)}."
         )
-    if recipe.group.unit == "trajectory":
-        raise RecipeError("group.unit = 'trajectory' is not supported by the trainer; supported: 'invocation'")
-    if "lm_head" in recipe.adapter.targets:
-        raise RecipeError("adapter.targets names 'lm_head': the output embedding stays frozen; leave it out")
+    if train.balance not in _TRAJECTORY_BALANCES[train.loss]:
+        raise RecipeError(
+            f"train.balance = '{train.balance}' with train.loss = '{train.loss}' and group.unit = 'trajectory': each "
+            "token weighs 1/(tokens of its rollout), so that rollouts count equally: set train.balance = 'sequence'"
+        )
 
 
 def why_nothing(members: Members, beta: float) -> str | None:
@@ -130,35 +162,40 @@ class Shares:
     """How much each of a step's members counts."""
 
     weight: Floats
-    """(m,) of the whole member: sums to 1 over the step's members for a mean of sequences."""
+    """(m,) of each member's unit: over the units of the step it sums to 1 for a mean of sequences."""
     tokens: float
-    """Weighted completion tokens of the step, for the means over tokens; `weight` is then relative to 1."""
+    """Weighted completion tokens of the step, for the means over tokens; `weight` is then of a token."""
 
 
 def step_shares(members: Members, chosen: list[int], objective: Objective) -> Shares:
     """The shares of a step's members.
 
-    Sequence losses: w_i / sum w; balanced by module, each module's members sum to the same. Token losses:
-    the weights themselves, with sum_i w_i |o_i| as the number of items.
+    Sequence losses: w_i / sum w over units; balanced by module, each module's sum to the same. Token losses: the
+    weights themselves, with sum_i w_i |o_i| as the number of items; the tokens of a trajectory have w_i / |o_i|.
     """
-    weight = members.weight[chosen]
-    tokens = float((weight * members.tokens[chosen]).sum())
+    _, first, unit = np.unique(members.unit[chosen], return_index=True, return_inverse=True)
+    weight = members.weight[chosen][first]
+    lengths = np.bincount(unit, weights=members.tokens[chosen])
+    token_loss = objective.loss_type in TOKEN_LOSSES
+    if objective.trajectory and token_loss:
+        weight = weight / lengths
+    tokens = float((weight * lengths).sum())
     if objective.by_module:
-        modules, inverse = np.unique(members.module[chosen], return_inverse=True)
+        modules, inverse = np.unique(members.module[chosen][first], return_inverse=True)
         weight = weight / np.bincount(inverse, weights=weight)[inverse] / len(modules)
-    elif objective.loss_type in ("grpo", "sapo", "dr_grpo"):
+    elif not token_loss or objective.loss_type == "dr_grpo":
         weight = weight / weight.sum()
-    return Shares(weight, tokens)
+    return Shares(weight[unit], tokens)
 
 
-def bucket_factor(objective: Objective, weight: float, *, members: int, tokens: float, total_tokens: float) -> float:
-    """What TRL's loss of one bucket (members of equal weight) is multiplied by, to add up to the step's loss.
+def bucket_factor(objective: Objective, weight: float, *, units: int, tokens: float, total_tokens: float) -> float:
+    """What TRL's loss of one bucket (units of equal weight) is multiplied by, to add up to the step's loss.
 
-    TRL's own normalisation of a bucket: grpo, sapo and dr_grpo divide by its members, bnpo by its tokens, dapo and
+    TRL's own normalisation of a bucket: grpo, sapo and dr_grpo divide by its units, bnpo by its tokens, dapo and
     cispo by the number of items that we pass, which is that of the whole step.
     """
     if objective.loss_type in ("grpo", "sapo", "dr_grpo"):
-        return weight * members
+        return weight * units
     if objective.loss_type == "bnpo":
         return weight * tokens / total_tokens
     return weight

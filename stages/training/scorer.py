@@ -7,7 +7,7 @@ rows). Identical rows are computed once on both. Masks come from lengths, never 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ import torch
 from stages.training.attention import NAME, TreeLayout
 from stages.training.head import target_log_probs
 from stages.training.members import Ids, Row
-from stages.training.prefix_tree import build, common_prefix, cut, lexicographic
+from stages.training.prefix_tree import build, cut
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -143,31 +143,3 @@ class Scorer:
         if not self.autocast:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
-
-
-def split(rows: Sequence[Row], budget: int, *, packed: bool) -> Iterator[list[int]]:
-    """Cut rows into micro-batches of about `budget` computed tokens, by content alone.
-
-    Packed: in prefix order, so that what is shared stays together. Plain: by length, so that padding is small.
-    A row longer than the budget is a micro-batch of its own.
-
-    Yields:
-        Indices into `rows`; every index once.
-    """
-    fed = [row.fed for row in rows]
-    order = lexicographic(fed) if packed else sorted(lexicographic(fed), key=lambda index: len(fed[index]))
-    batch: list[int] = []
-    used = 0
-    for index in order:
-        if packed:
-            added = len(fed[index]) - (common_prefix(fed[batch[-1]], fed[index]) if batch else 0)
-            total = used + added
-        else:
-            total = (len(batch) + 1) * len(fed[index])
-        if batch and total > budget:
-            yield batch
-            batch, total = [], len(fed[index])
-        batch.append(index)
-        used = total
-    if batch:
-        yield batch

@@ -17,7 +17,7 @@ from stages.training.objective import effective_share
 
 @dataclass
 class StepSums:
-    """Sums over the members (copies count as often as they occur) of one optimizer step."""
+    """Sums over the units (copies count as often as they occur) of one optimizer step."""
 
     tokens: float = 0.0
     kl_old: float = 0.0
@@ -47,21 +47,22 @@ class StepSums:
 
 def step_row(members: Members, batch: Batch, sums: StepSums, loss: float, rate: float) -> dict[str, Any]:
     """The step's row of the steps table, but for the gradient's norm."""
-    chosen = batch.members
+    chosen = np.array(batch.members, np.intp)
+    units = chosen[np.unique(members.unit[chosen], return_index=True)[1]]
     tokens = int(members.tokens[chosen].sum())
     clipped = sums.mean("clip_ratio/region_mean")
     return {
         "step": batch.step,
         "loss": loss,
         "learning_rate": rate,
-        "reward": float(members.reward[chosen].mean()),
-        "advantage_abs": float(np.abs(members.advantage[chosen]).mean()),
+        "reward": float(members.reward[units].mean()),
+        "advantage_abs": float(np.abs(members.advantage[units]).mean()),
         "kl_old": sums.kl_old / sums.tokens,
         "kl_ref": sums.mean("kl"),
         "entropy": sums.mean("entropy"),
         "clip_share": sums.mean("cispo_clip_ratio") if clipped is None else clipped,
         "ess": sums.ess,
-        "members": len(chosen),
+        "members": len(units),
         "groups": len(np.unique(members.group[chosen])),
         "completion_tokens": tokens,
         "row_tokens": tokens + sum(len(members.rows[row].prompt) for row in members.row[chosen]),

@@ -5,9 +5,10 @@ What it changes from GRPO/TRL, and nothing else:
 - `get_train_dataloader`: batches come from the batch plan; one batch is one optimizer step.
 - `training_step`: the step's micro-batches, cut by computed tokens, are accumulated here.
 - `_prepare_inputs`: runs the model on a micro-batch and builds the dicts that TRL's loss takes; rho = pi_0/mu is
-  multiplied into per-token advantages. Nothing is generated, rewarded or tokenised.
+  multiplied into per-token advantages, and the calls of a trajectory are one line. Nothing is generated, rewarded or
+  tokenised.
 - `_get_per_token_logps_and_entropies`: hands TRL the log-probabilities that the packed forward pass has computed.
-- `compute_loss`: TRL's own `_compute_loss` for every bucket of equally weighted members, times the bucket's share of
+- `compute_loss`: TRL's own `_compute_loss` for every bucket of equally weighted lines, times the bucket's share of
   the step. A step's loss and gradient do not depend on how it was cut.
 - `_clip_grad_norm`: remembers the norm.
 
@@ -28,9 +29,10 @@ from schemas.canonical import seed_from
 from schemas.recipe import TrainSection
 from stages.training.baselines import Baselines, check_finite
 from stages.training.buckets import Batch, Bucket, MicroBatch, lay_out
-from stages.training.members import Members
+from stages.training.cutting import blocks_of, split
+from stages.training.members import Members, Row
 from stages.training.objective import Objective, step_shares
-from stages.training.scorer import Scorer, split
+from stages.training.scorer import Scorer
 from stages.training.statistics import StepSums, check_step, step_row, why_end
 
 
@@ -79,12 +81,14 @@ class OfflineTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has no type info
         return total
 
     def _micro_batches(self, batch: Batch) -> list[list[int]]:
-        """Positions in `batch.members`, cut so that members of one row stay together."""
-        row_of = self.members.row[batch.members]
-        distinct = np.unique(row_of)
-        rows = [self.members.rows[index] for index in distinct]
+        """Positions in `batch.members`, cut so that members of one row, and rows of one unit, stay together."""
+        block = blocks_of(self.members, batch.members)
+        pairs = np.unique(np.stack([block, self.members.row[batch.members]]), axis=1)
+        rows: list[list[Row]] = [[] for _ in range(block.max() + 1)]
+        for number, row in pairs.T:
+            rows[number].append(self.members.rows[row])
         parts = split(rows, self.budget, packed=self.scorer.packed)
-        return [np.flatnonzero(np.isin(row_of, distinct[part])).tolist() for part in parts]
+        return [np.flatnonzero(np.isin(block, part)).tolist() for part in parts]
 
     def _prepare_inputs(self, generation_batch: dict[str, MicroBatch]) -> list[Bucket]:
         """Score a micro-batch and lay out its members for TRL, by weight."""

@@ -72,7 +72,7 @@ class Turn:
     def figures(self) -> dict[str, Any]:
         """What the manifest says of it."""
         groups = len(set(self.members.group.tolist()))
-        about = {"modules": list(self.modules), "members": len(self.members), "groups": groups, "reason": self.reason}
+        about = {"modules": list(self.modules), "members": self.members.units, "groups": groups, "reason": self.reason}
         return about | {"ended_early": self.outcome.ended_early} | _summary(self.outcome.rows)
 
 

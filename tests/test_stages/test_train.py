@@ -234,7 +234,9 @@ def test_the_adapter_of_another_base_or_shape_is_refused(inputs: Inputs, cache: 
         ({"ratio_level": "sequence", "balance": "token"}, "ratio_level = 'sequence' goes with"),
         ({"adapter": {"modules": {"other": "a"}}}, r"names no adapter for the module .m.*it names ..other"),
         ({"adapter": {"targets": ["q_proj", "lm_head"]}}, "output embedding stays frozen"),
-        ({"group": {"unit": "trajectory"}}, "not supported by the trainer; supported: 'invocation'"),
+        ({"group": {"unit": "trajectory"}, "balance": "token"}, r"rollouts count equally: set train\.balance = 'seq"),
+        ({"group": {"unit": "trajectory"}, "balance": "module"}, r"rollouts count equally: set train\.balance = 'seq"),
+        ({"group": {"unit": "trajectory"}, "loss": "dr_grpo"}, "Losses for trajectories: grpo, sapo, bnpo, dapo, cisp"),
         ({"schedule": "linear", "total_steps": 1, "epochs": 2}, "ends at step 2"),
     ],
 )

@@ -15,13 +15,14 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2
 
 from schemas.recipe import TrainSection
 from stages.training import checkpoint, scorer
+from stages.training.cutting import split
 from stages.training.head import target_log_probs
 from stages.training.members import Row
 from stages.training.objective import effective_share
 from stages.training.optimizer import rate_factor
 from stages.training.plan import make_plan, plan_rows
 from stages.training.prefix_tree import build, common_prefix, cut
-from stages.training.scorer import Scorer, split, why_plain
+from stages.training.scorer import Scorer, why_plain
 
 ids = st.lists(st.integers(0, 2), min_size=1, max_size=9).map(lambda values: np.array(values, np.int64))
 sequences = st.lists(ids, min_size=1, max_size=12)
@@ -81,15 +82,19 @@ def test_blocks_show_every_node_its_ancestors_and_nothing_else(rows: list[np.nda
     assert blocks.visible.any(-1).all(), "padding must see something, or its softmax is not finite"
 
 
-@given(st.lists(st.tuples(ids, ids), min_size=1, max_size=12), st.integers(1, 30), st.booleans())
-def test_micro_batches_hold_every_row_once_and_keep_the_budget(
-    pairs: list[tuple[Any, Any]], budget: int, packed: bool
+@given(
+    st.lists(st.lists(st.tuples(ids, ids), min_size=1, max_size=3), min_size=1, max_size=9),
+    st.integers(1, 30),
+    st.booleans(),
+)
+def test_micro_batches_hold_every_block_once_and_keep_the_budget(
+    calls: list[list[tuple[Any, Any]]], budget: int, packed: bool
 ) -> None:
-    rows = [Row(str(i), 0, prompt, completion, None, 1.0) for i, (prompt, completion) in enumerate(pairs)]
-    parts = list(split(rows, budget, packed=packed))
-    assert sorted(index for part in parts for index in part) == list(range(len(rows)))
+    blocks = [[Row(str(i), 0, *pair, None, 1.0) for pair in pairs] for i, pairs in enumerate(calls)]
+    parts = list(split(blocks, budget, packed=packed))
+    assert sorted(index for part in parts for index in part) == list(range(len(blocks)))
     for part in parts:
-        fed = [rows[index].fed for index in part]
+        fed = [row.fed for index in part for row in blocks[index]]
         cost = len(build(fed).tokens) if packed else len(fed) * max(map(len, fed))
         assert cost <= budget or len(part) == 1
 
