@@ -77,7 +77,7 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
         draft.mkdir()
         work = _work(inputs, recipe, execution, objective=objective, members=members, plan=plan)
         groups = len(set(members.group.tolist()))
-        figures = train_in_turn(work, draft, out) | {"members": len(members), "groups": groups}
+        figures = train_in_turn(work, draft, out) | {"members": members.units, "groups": groups}
         _finish(inputs, draft, figures)
         draft.rename(outcome)  # from here on a restart has only to move files
     metrics: dict[str, Any] = json.loads((outcome / "metrics.json").read_text())

@@ -35,11 +35,11 @@ def with_units(members: pl.DataFrame, unit: Literal["invocation", "trajectory"],
     if unit == "invocation":
         return members.with_row_index("unit")
     whole = pl.col("weight") if balance == "sequence" else pl.col("weight") * pl.col("tokens")
-    members = members.with_columns(copy=pl.int_range(pl.len()).over(*_KEY, "call_index"))
+    members = members.with_row_index("place").with_columns(copy=pl.int_range(pl.len()).over(*_KEY, "call_index"))
     return members.with_columns(
-        unit=pl.int_range(pl.len()).min().over(*_KEY, "copy").rank("dense") - 1,
+        unit=pl.col("place").min().over(*_KEY, "copy").rank("dense") - 1,
         weight=whole.sum().over(*_KEY, "copy").round(_DIGITS),
-    ).drop("copy")
+    ).drop("place", "copy")
 
 
 def check_units(members: pl.DataFrame, balance: str, where: Path) -> None:

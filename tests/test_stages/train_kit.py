@@ -91,6 +91,9 @@ class Call:
     temperature: float = 1.0
     weight: float = 1.0
     copies: int = 1
+    rollout: str | None = None
+    """Default: a rollout of its own."""
+    call_index: int = 0
 
 
 def make_calls(seed: int = 0, examples: int = 3, members: int = 4, advantages: bool = True) -> list[Call]:
@@ -125,24 +128,27 @@ def write_artifacts(root: Path, calls: list[Call], cache: Path) -> tuple[Inputs,
     (root / "base" / "base.json").write_text(json.dumps({"base": base.digest}))
     first = {"policy": policy_digest(base.digest, {}), "base": base.digest, "adapters": "{}", "iteration": 0}
     write_table([first], root / "base" / "policies.parquet", POLICIES)
+    names = [call.rollout or f"r{index:03d}" for index, call in enumerate(calls)]
     write_table(
-        [_invocation(index, call) for index, call in enumerate(calls)],
+        [_invocation(name, call) for name, call in zip(names, calls, strict=True)],
         root / "rollout" / "invocations.parquet",
         INVOCATIONS,
     )
     members: list[dict[str, Any]] = []
-    for index, call in enumerate(calls):
-        for copy in range(call.copies):
-            members.append(_member(index, call, copy, members))
+    for name in dict.fromkeys(names):
+        own = [call for call, of in zip(calls, names, strict=True) if of == name]
+        for copy in range(own[0].copies):
+            for call in own:
+                members.append(_member(name, call, copy, members))
     write_table(members, root / "group" / "groups.parquet", GROUPS)
     inputs = {name: artifact(root / name) for name in ("base", "rollout", "group")}
     return Inputs(inputs, {"iteration": 0}, root), base
 
 
-def _invocation(index: int, call: Call) -> dict[str, Any]:
+def _invocation(rollout: str, call: Call) -> dict[str, Any]:
     return {
-        "rollout_id": f"r{index:03d}",
-        "call_index": 0,
+        "rollout_id": rollout,
+        "call_index": call.call_index,
         "module": call.module,
         "invocation_index": 0,
         "attempt": 0,
@@ -160,15 +166,15 @@ def _invocation(index: int, call: Call) -> dict[str, Any]:
     }
 
 
-def _member(index: int, call: Call, copy: int, before: list[dict[str, Any]]) -> dict[str, Any]:
+def _member(rollout: str, call: Call, copy: int, before: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "group_id": call.group,
         "member_index": sum(row["group_id"] == call.group for row in before),
         "example_id": call.example,
         "module": call.module,
         "invocation_index": 0,
-        "rollout_id": f"r{index:03d}",
-        "call_index": 0,
+        "rollout_id": rollout,
+        "call_index": call.call_index,
         "attempt": 0,
         "copy_kind": "fill" if copy else "none",
         "source": "student",
