@@ -5,6 +5,7 @@ With `adam_beta1 = 0` Adam's first moment is the gradient of the last step, so t
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,8 @@ def make_setting(root: Path, calls: list[Call], **fields: Any) -> Setting:
     """The artifacts of these calls, and an adapter to continue from: one large step on them."""
     inputs, base = write_artifacts(root, calls, root / "cache")
     _, out = run(inputs, root / "cache", root / "first", **FIXED | {"learning_rate": 0.05} | fields)
+    gc.collect()
+    gc.freeze()  # every run of the stage collects; looking through all that is imported took half the time
     return Setting(as_previous(out, inputs, root / "previous"), base, root / "cache", calls)
 
 
