@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from pipeline import runfile
-from pipeline.jobs import Job
+from pipeline.jobs import Job, stage_of
 from pipeline.runfile import RunFile
 from schemas.errors import DataError
 from schemas.recipe import Recipe
 from stages.contract import Artifact
+
+ORDER = ("rollout", "group", "logprobs", "train")
+"""Stages of an iteration, in order."""
 
 
 def load_state(folder: Path, recipe: Recipe) -> RunFile:
@@ -39,13 +42,14 @@ def chosen(state: RunFile, job: Job, key: str, artifact: Artifact) -> RunFile:
         if name == "base" and not state.policies:
             state = state.model_copy(update={"policies": (artifact.manifest.metrics["policy"],)})
         return state
-    return _chosen_in_iteration(state, int(job.slot[1]), name, key, artifact)
+    return _chosen_in_iteration(state, job, key, artifact)
 
 
-def _chosen_in_iteration(state: RunFile, index: int, name: str, key: str, artifact: Artifact) -> RunFile:
+def _chosen_in_iteration(state: RunFile, job: Job, key: str, artifact: Artifact) -> RunFile:
+    index, name = int(job.slot[1]), job.slot[2]
     stages = dict(state.iterations[index]) if index < len(state.iterations) else {}
     if stages.get(name) != key:
-        kept = {stage: stages[stage] for stage in _before(name) if stage in stages}
+        kept = {other: stages[other] for other in stages if _comes_before(other, name, job)}
         policies = state.policies[: index + 1]
         evaluations = {
             split: {policy: score for policy, score in scores.items() if policy in policies}
@@ -64,6 +68,8 @@ def _chosen_in_iteration(state: RunFile, index: int, name: str, key: str, artifa
     return state
 
 
-def _before(name: str) -> list[str]:
-    order = ["rollout", "group", "train"]
-    return order[: order.index(name)]
+def _comes_before(other: str, name: str, job: Job) -> bool:
+    """Whether another stage's key stays when this one's changes: it comes before, and is still an input of training."""
+    if name == "train" and stage_of(other) == "logprobs":
+        return other in job.artifacts
+    return other != name and ORDER.index(stage_of(other)) <= ORDER.index(stage_of(name))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from schemas.errors import MmgrpoError
 
-STAGES = ("examples", "program", "base", "rollout", "group", "train", "evaluate")
+STAGES = ("examples", "program", "base", "rollout", "group", "logprobs", "train", "evaluate")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -60,8 +60,10 @@ def do_stage(options: argparse.Namespace) -> int:
     loaded, execution, folder = _resolve(options)
     with open_run(loaded, execution, folder, Reporter(execution.progress)) as runner:
         setup = identify(loaded.recipe, loaded.root, execution.cache)
-        run_stage(runner, setup, options.name, options.iteration)
-        if runner.made == 0:
+        jobs = run_stage(runner, setup, options.name, options.iteration)
+        if jobs == 0:
+            print(f"{options.name} of iteration {options.iteration}: the train stage needs none; nothing was run.")
+        elif runner.made == 0:
             print(f"{options.name} of iteration {options.iteration} is up to date; nothing was run.")
     return 0
 

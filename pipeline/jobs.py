@@ -16,7 +16,8 @@ class Job:
     """One stage of the walk.
 
     `slot` says where run.json keeps the job's key: ("setup", stage), ("iterations", index, stage) or
-    ("evaluations", split, index of the policy).
+    ("evaluations", split, index of the policy). Where a stage runs several times in an iteration, `stage.PURPOSE`
+    stands for `stage`; see `stage_of`.
     """
 
     stage: Stage
@@ -31,7 +32,8 @@ class Job:
     def label(self) -> str:
         """What a person calls the job."""
         if self.slot[0] == "iterations":
-            return f"iteration {self.slot[1]} · {self.stage.NAME}"
+            _, dot, purpose = self.slot[2].partition(".")
+            return f"iteration {self.slot[1]} · {self.stage.NAME}{f' ({purpose})' if dot else ''}"
         if self.slot[0] == "evaluations":
             name = "base" if self.slot[2] == "0" else f"after iteration {int(self.slot[2]) - 1}"
             return f"evaluate {self.slot[1]} · {name}"
@@ -56,6 +58,11 @@ class Job:
             "params": dict(self.params),
             "inputs": inputs,
         }
+
+
+def stage_of(name: str) -> str:
+    """The stage of a name in an iteration of run.json: `logprobs.old` is of the stage `logprobs`."""
+    return name.partition(".")[0]
 
 
 def key_of(payload: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from pipeline import runfile
+from pipeline.jobs import stage_of
 from pipeline.runfile import RunFile
 from pipeline.store import Store
 from schemas.errors import RecipeError
@@ -29,6 +30,8 @@ class Iteration:
     index: int
     rollout: Artifact | None
     group: Artifact | None
+    logprobs: tuple[Artifact, ...]
+    """One for each policy that was scored."""
     train: Artifact | None
     before: str
     after: str | None
@@ -46,11 +49,12 @@ def iterations(folder: Path) -> list[Iteration]:
 def _iterations(run: RunFile, store: Store) -> Iterator[Iteration]:
     rolled: list[Artifact] = []
     for index, stages in enumerate(run.iterations):
-        parts = {stage: store.open(stage, key) for stage, key in stages.items()}
+        parts = {name: store.open(stage_of(name), key) for name, key in stages.items()}
         after = run.policies[index + 1] if index + 1 < len(run.policies) else None
-        rollout, group = parts.get("rollout"), parts.get("group")
+        rollout, group, train = (parts.get(stage) for stage in ("rollout", "group", "train"))
+        scores = tuple(parts[name] for name in sorted(parts) if stage_of(name) == "logprobs")
         grouped = grouped_from(group, rollout, rolled)
-        yield Iteration(index, rollout, group, parts.get("train"), run.policies[index], after, grouped)
+        yield Iteration(index, rollout, group, scores, train, run.policies[index], after, grouped)
         rolled += [rollout] if rollout else []
 
 
@@ -69,8 +73,10 @@ def chain(folder: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for item in iterations(folder):
         row: dict[str, Any] = {"iteration": item.index, "policy": item.before}
-        for name, artifact in (("rollout", item.rollout), ("group", item.group), ("train", item.train)):
-            row[name] = artifact.digest if artifact else None
+        row["rollout"] = item.rollout.digest if item.rollout else None
+        row["group"] = item.group.digest if item.group else None
+        row["logprobs"] = [artifact.digest for artifact in item.logprobs]
+        row["train"] = item.train.digest if item.train else None
         row["next_policy"] = item.after
         row |= {"adapter": None, "adapter_digest": None, "modules": None}
         row["rollouts"] = item.rollout.manifest.files["rollouts.parquet"].rows if item.rollout else None

@@ -27,7 +27,7 @@ class RunFile(BaseModel):
     setup: dict[str, str] = {}
     """Keys of the artifacts that the whole run shares: examples, program, base."""
     iterations: tuple[dict[str, str], ...] = ()
-    """Per iteration, stage name -> key: rollout, group, train."""
+    """Per iteration, name -> key: rollout, group, logprobs.PURPOSE for each policy scored, train."""
     policies: tuple[str, ...] = ()
     """Policy digests in order: the one that iteration 0 samples from, then the one after each iteration."""
     evaluations: dict[str, dict[str, str]] = {}

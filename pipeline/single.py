@@ -12,20 +12,25 @@ from schemas.errors import DataError
 from stages.contract import Artifact
 
 
-def run_stage(runner: Runner, setup: Setup, stage: str, iteration: int) -> None:
+def run_stage(runner: Runner, setup: Setup, stage: str, iteration: int) -> int:
     """Make one stage of one iteration, with what the whole run shares. Everything else must be there already.
+
+    Returns:
+        How many jobs the stage has there: none where `logprobs` has nothing to score, several for several policies.
 
     Raises:
         DataError: when an earlier stage has not run; names the command that runs it.
     """
     jobs = walk(runner.recipe, setup, iteration + 1)
     artifact: Artifact | None = None
-    hit = False
+    hits = 0
     try:
         while True:
             job = jobs.send(artifact)
+            if stage == "logprobs" and job.slot == ("iterations", str(iteration), "train"):
+                return hits
             wanted = _is_wanted(job, stage, iteration)
-            hit = hit or wanted
+            hits += wanted
             if wanted or job.slot[0] == "setup":
                 artifact = runner.produce(job)
             elif job.stage.NAME == "evaluate":
@@ -33,10 +38,11 @@ def run_stage(runner: Runner, setup: Setup, stage: str, iteration: int) -> None:
             else:
                 artifact = _found(runner, job)
             if job.slot in {("iterations", str(iteration), stage), ("setup", stage)}:
-                return
+                return hits
     except StopIteration:
-        if not hit:
+        if not hits:
             raise DataError(f"the run ends before iteration {iteration}: there is no {stage} stage to run") from None
+    return hits
 
 
 def run_test(runner: Runner, setup: Setup, split: str) -> list[int]:
@@ -97,7 +103,7 @@ def _is_wanted(job: Job, stage: str, iteration: int) -> bool:
         return False
     if stage == "evaluate":
         return job.slot[2] == str(iteration + 1) or (iteration == 0 and job.slot[2] == "0")
-    return job.slot == ("iterations", str(iteration), stage) or job.slot[0] == "setup"
+    return job.slot[:2] == ("iterations", str(iteration)) or job.slot[0] == "setup"
 
 
 def _found(runner: Runner, job: Job) -> Artifact:

@@ -28,6 +28,8 @@ def cell(value: Any) -> str:
     """A value in few characters, on one line."""
     if value is None:
         return "-"
+    if isinstance(value, list):
+        return ", ".join(map(cell, value)) or "-"
     if isinstance(value, float):
         return f"{value:.4g}"
     text = " ".join(str(value).split())

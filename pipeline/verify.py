@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline import runfile
+from pipeline.jobs import stage_of
 from pipeline.runfile import RunFile
 from pipeline.store import MANIFEST, Store, check_files, read_manifest
 from schemas.errors import DataError
@@ -67,7 +68,7 @@ def chosen_keys(run: RunFile) -> Iterator[tuple[str, str]]:
     """(stage, key) of everything that run.json names."""
     yield from run.setup.items()
     for stages in run.iterations:
-        yield from stages.items()
+        yield from ((stage_of(name), key) for name, key in stages.items())
     for scores in run.evaluations.values():
         yield from (("evaluate", key) for key in scores.values())
 

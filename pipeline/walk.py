@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 from pipeline.jobs import Job
 from schemas.canonical import digest_file
 from schemas.recipe import Recipe
-from stages import base, evaluate, examples, group, program, rollout, train
+from stages import base, evaluate, examples, group, logprobs, program, rollout, train
 from stages.contract import Artifact
 from stages.examples import data_path
+from stages.training.needs import look, needs
 
 T = TypeVar("T")
 Jobs = Generator[Job, Artifact | None, str | None]
@@ -66,13 +67,15 @@ def walk(recipe: Recipe, setup: Setup, iterations: int) -> Jobs:
     shared = yield from _setup(setup)
     start = shared["base"]
     first = start.manifest.metrics["policy"] if start else None
-    policy = Policy(digest=first, holder=start, trained=None)
-    yield evaluation(shared, policy, 0, recipe.examples.dev)
+    chain = [Policy(digest=first, holder=start, trained=None)]
+    yield evaluation(shared, chain[0], 0, recipe.examples.dev)
     rolled: list[Artifact | None] = []
     for iteration in range(iterations):
-        policy, ended = yield from _iteration(recipe, shared, policy, rolled)
+        policy, ended = yield from _iteration(recipe, shared, chain, rolled)
         if ended:
             return ended
+        if policy is not chain[-1]:
+            chain.append(policy)
         yield evaluation(shared, policy, iteration + 1, recipe.examples.dev)
     return None
 
@@ -104,14 +107,18 @@ def _sampling_inputs(
 
 
 def _iteration(
-    recipe: Recipe, shared: dict[str, Artifact | None], policy: Policy, rolled: list[Artifact | None]
+    recipe: Recipe, shared: dict[str, Artifact | None], chain: list[Policy], rolled: list[Artifact | None]
 ) -> Generator[Job, Artifact | None, tuple[Policy, str | None]]:
-    """One iteration's jobs. `rolled` has the rollouts of the earlier ones, and gains this one's."""
+    """One iteration from the last policy of the chain; returns the policy after it, and why the run ends here.
+
+    `rolled` has the rollouts of the earlier ones, and gains this one's.
+    """
     iteration = len(rolled)
 
     def slot(stage: str) -> tuple[str, ...]:
         return ("iterations", str(iteration), stage)
 
+    policy = chain[-1]
     artifacts, identities = _sampling_inputs(shared, policy)
     if recipe.rollout.choice == "spread" and rolled:
         artifacts["earlier"] = rolled[-1]
@@ -120,6 +127,8 @@ def _iteration(
     rollouts = replayed(rolled, recipe.run.replay)
     grouped = yield Job(group, slot("group"), {"iteration": iteration}, {**rollouts, "policies": policy.holder})
     inputs = {"base": shared["base"], **rollouts, "group": grouped}
+    for job in _scoring(recipe, chain, inputs, slot):
+        inputs[job.slot[-1]] = yield job
     if policy.trained is not None or (policy.digest is None and shared["base"] is not None):
         inputs["previous"] = policy.trained
     trained = yield Job(train, slot("train"), {"iteration": iteration}, inputs)
@@ -135,3 +144,24 @@ def replayed(rolled: Sequence[T], replay: int) -> dict[str, T]:
     """The rollouts that an iteration trains on, by role: its own, the last of `rolled`, and `replay` ones before it."""
     newest_first = list(reversed(rolled))[: replay + 1]
     return {f"rollout.back-{back}" if back else "rollout": item for back, item in enumerate(newest_first)}
+
+
+def _scoring(
+    recipe: Recipe, chain: list[Policy], inputs: Mapping[str, Artifact | None], slot: Callable[[str], tuple[str, ...]]
+) -> list[Job]:
+    """The jobs that score the groups with the policies which the train stage needs; often none."""
+    grouped = inputs["group"]
+    start, policy = chain[0], chain[-1]
+    archived = {item.digest: item for item in chain if item.digest}
+    facts = look(grouped.file("groups.parquet")) if grouped else None
+    wanted = needs(recipe, facts, policy=policy.digest, fresh=policy is start, archived=archived)
+
+    def job(purpose: str, who: Policy, rows: str) -> Job:
+        artifacts, identities = _sampling_inputs({**inputs}, who)
+        return Job(logprobs, slot(f"logprobs.{purpose}"), {"policy": who.digest, "rows": rows}, artifacts, identities)
+
+    jobs = [job("old", policy, "all")] if wanted.old else []
+    jobs += [job("reference", start, "all")] if wanted.reference else []
+    covered = start.digest if wanted.reference else None
+    others = [digest for digest in wanted.behaviours if digest != covered]
+    return jobs + [job(f"behaviour-{digest[:12]}", archived[digest], "own") for digest in others]

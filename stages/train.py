@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from schemas.canonical import canonical_json, seed_from
-from schemas.errors import DataError
 from schemas.execution import Execution
 from schemas.parquet import read_rows, write_table
 from schemas.policies import POLICIES, policy_digest
 from schemas.recipe import Recipe
 from schemas.training import BATCH_PLAN
 from stages.contract import Inputs, Out
+from stages.training.build import checked_base
+from stages.training.files import invocation_files, logprob_files
 from stages.training.members import Members, load_members
 from stages.training.plan import make_plan, plan_rows
 
 if TYPE_CHECKING:
-    from stages.engines.models import BaseModel
     from stages.training.objective import Objective
     from stages.training.plan import PlannedStep
     from stages.training.turns import Work
@@ -53,8 +53,8 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
     byte, and one whose modules never did is not there.
 
     Params: `iteration`. Artifacts: `base`, `group`, `rollout` and every `rollout.NAME` that the groups were made of,
-    and `previous`, the last train artifact that has an adapter. Where nothing is to be learned only policies.parquet
-    is written, unchanged, and `trained` is false.
+    `logprobs.NAME` of the policies that are needed, and `previous`, the last train artifact that has an adapter. Where
+    nothing is to be learned only policies.parquet is written, unchanged, and `trained` is false.
 
     Raises:
         RecipeError: for an objective or adapter that is not supported.
@@ -90,11 +90,9 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
 
 
 def _members(inputs: Inputs, recipe: Recipe, out: Out) -> Members:
-    roles = sorted(role for role in inputs.artifacts if role == "rollout" or role.startswith("rollout."))
-    files = [inputs[role].file("invocations.parquet") for role in roles]
     members, left_out = load_members(
         inputs["group"].file("groups.parquet"),
-        files,
+        invocation_files(inputs),
         need_sampling=recipe.train.rho != "none",
         unit=recipe.group.unit,
         balance=recipe.train.balance,
@@ -128,33 +126,22 @@ def _work(
     members: Members,
     plan: list[PlannedStep],
 ) -> Work:
+    from stages.engines.adapters import check_adapter, read_adapters
+    from stages.training.baselines import PolicyScores, read_scores
     from stages.training.objective import check_steps
     from stages.training.turns import Work, read_clock
 
-    base = _base(inputs, recipe, execution)
+    base = checked_base(inputs, recipe, execution)
     previous = inputs["previous"].path if "previous" in inputs.artifacts else None
+    if previous is not None:
+        for folder in read_adapters(previous).folders.values():
+            check_adapter(folder, base)
     done = 0 if previous is None else read_clock(previous)
     check_steps(recipe.train, done + len(plan))
     iteration = int(inputs.params["iteration"])
-    return Work(recipe, execution, objective, base, previous, iteration, members, plan, done)
-
-
-def _base(inputs: Inputs, recipe: Recipe, execution: Execution) -> BaseModel:
-    """The base model's folder, checked against the base artifact; previous adapters are checked against it."""
-    from stages.engines.adapters import check_adapter, read_adapters
-    from stages.engines.models import resolve_base
-
-    base = resolve_base(recipe.model.base, inputs.root, Path(execution.cache) if execution.cache else None)
-    expected = json.loads(inputs["base"].file("base.json").read_text())["base"]
-    if base.digest != expected:
-        raise DataError(
-            f"model.base '{recipe.model.base}' is {base.digest[:12]}, the base artifact is of {expected[:12]}: the "
-            "model's files have changed since the run began. Restore them, or start a new run."
-        )
-    if "previous" in inputs.artifacts:
-        for folder in read_adapters(inputs["previous"].path).folders.values():
-            check_adapter(folder, base)
-    return base
+    chain = [row["policy"] for row in _policies(inputs)]
+    scores = PolicyScores(chain[0], chain[-1], read_scores(logprob_files(inputs)))
+    return Work(recipe, execution, objective, base, previous, iteration, members, plan, done, scores)
 
 
 def _finish(inputs: Inputs, draft: Path, figures: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import polars as pl
 from pydantic import ValidationError
 
+from pipeline.jobs import stage_of
 from pipeline.runfile import NAME, RunFile, read_run
 from pipeline.store import TELEMETRY_FILE, Store
 from schemas.errors import DataError
@@ -18,7 +19,7 @@ from schemas.recipe import Recipe
 from schemas.table import TableSpec
 from stages.contract import Artifact
 
-STAGES = ("examples", "program", "base", "rollout", "group", "train", "evaluate")
+STAGES = ("examples", "program", "base", "rollout", "group", "logprobs", "train", "evaluate")
 """All stages, in the order in which a run meets them."""
 ITERATED = ("rollout", "group", "train")
 
@@ -43,7 +44,8 @@ class OpenRun:
             if stage in self.state.setup:
                 yield stage, None, self.state.setup[stage]
         for iteration, keys in enumerate(self.state.iterations):
-            yield from ((stage, iteration, keys[stage]) for stage in ITERATED if stage in keys)
+            ordered = sorted(keys, key=lambda name: (STAGES.index(stage_of(name)), name))
+            yield from ((stage_of(name), iteration, keys[name]) for name in ordered)
         keys_of_scores = [key for scores in self.state.evaluations.values() for key in scores.values()]
         yield from (("evaluate", None, key) for key in dict.fromkeys(keys_of_scores))
 

@@ -1,4 +1,7 @@
-"""Log-probabilities that stay fixed through a stage: pi_0's and the reference policy's, scored without dropout."""
+"""Log-probabilities that stay fixed through a stage: pi_0's and the reference policy's, scored without dropout.
+
+The logprobs stage scores them with `score_all`; the train stage reads them with `read_scores`.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
 
-from schemas.errors import StageError
+from schemas.errors import DataError, StageError
+from schemas.parquet import read_frame
+from schemas.recipe import Recipe
+from schemas.training import LOGPROBS
 from stages.training.cutting import split
 from stages.training.members import Row
+from stages.training.needs import needs_old, reference_is_old
 from stages.training.scorer import Scorer
 
 Tensors = list[torch.Tensor]
@@ -30,24 +36,36 @@ class Baselines:
     reference_is_old: bool
 
 
-def score_all(scorer: Scorer, rows: Sequence[Row], budget: int, progress: Callable[[int, int], None]) -> Tensors:
+def score_all(
+    scorer: Scorer, rows: Sequence[Row], budget: int, progress: Callable[[int, int], None]
+) -> tuple[Tensors, int]:
     """Score every row with the weights as they are, in evaluation mode.
+
+    Args:
+        scorer: holds the weights.
+        rows: to score.
+        budget: computed tokens of a micro-batch.
+        progress: told rows and computed tokens so far.
+
+    Returns:
+        The scores, and the number of token positions that were computed.
 
     Raises:
         StageError: naming the rows whose log-probabilities are not finite.
     """
     scorer.model.eval()
     scored: Tensors = [torch.empty(0)] * len(rows)
-    done = 0
+    done = forward = 0
     with torch.no_grad():
         for batch in split([[row] for row in rows], budget, packed=scorer.packed):
-            values = scorer([rows[index] for index in batch]).log_probs.cpu()
+            scores = scorer([rows[index] for index in batch])
+            values, forward = scores.log_probs.cpu(), forward + scores.forward_tokens
             for line, index in enumerate(batch):
                 scored[index] = values[line, : len(rows[index].completion)].clone()
             done += len(batch)
-            progress(done, len(rows))
+            progress(done, forward)
     check_finite(scored, rows)
-    return scored
+    return scored, forward
 
 
 def check_finite(values: Sequence[torch.Tensor], rows: Sequence[Row]) -> None:
@@ -64,17 +82,58 @@ def check_finite(values: Sequence[torch.Tensor], rows: Sequence[Row]) -> None:
         )
 
 
-def save_baselines(baselines: Baselines, file: Path) -> None:
-    """Keep the scores for a restart: their bytes are then those of the first try."""
-    parts = {"old": baselines.old, "reference": baselines.reference}
-    temporary = file.with_suffix(".tmp")
-    save_file({name: torch.cat(values) for name, values in parts.items() if values is not None}, temporary)
-    temporary.replace(file)
+Scores = dict[str, dict[tuple[str, int], torch.Tensor]]
+"""Policy -> invocation -> log-probabilities."""
 
 
-def load_baselines(file: Path, rows: Sequence[Row], *, reference_is_old: bool) -> Baselines:
-    """What `save_baselines` kept."""
-    tensors = load_file(file)
-    lengths = [len(row.completion) for row in rows]
-    parts = {name: list(flat.split(lengths)) for name, flat in tensors.items()}
-    return Baselines(parts.get("old"), parts.get("reference"), reference_is_old)
+def read_scores(files: Sequence[Path]) -> Scores:
+    """The rows of logprobs.parquet files, by policy and invocation."""
+    frame = read_frame(files, LOGPROBS, validate=False)
+    scores: Scores = {}
+    for rollout, call, policy, values in frame.iter_rows():
+        scores.setdefault(policy, {})[rollout, call] = torch.tensor(values, dtype=torch.float32)
+    return scores
+
+
+@dataclass(frozen=True)
+class PolicyScores:
+    """What policies think of the invocations of a stage."""
+
+    base: str
+    """Digest of the run's first policy."""
+    current: str
+    """Digest of pi_0."""
+    values: Scores
+
+    def baselines(self, rows: Sequence[Row], recipe: Recipe, *, steps: int, fresh: bool) -> Baselines:
+        """What one training needs; `needs.py` says when nothing is.
+
+        Args:
+            rows: the invocations that its members point to.
+            recipe: the whole recipe.
+            steps: optimizer steps that it takes.
+            fresh: whether its adapter has not been trained before.
+
+        Raises:
+            DataError: naming rows that were not scored, and the command that scores them.
+        """
+        is_old = reference_is_old(recipe.train, fresh=fresh)
+        old = self.of(self.current, rows) if needs_old(steps, recipe.adapter.dropout) else None
+        reference = self.of(self.base, rows) if recipe.train.beta != 0 and not is_old else None
+        return Baselines(old, reference, is_old)
+
+    def of(self, policy: str, rows: Sequence[Row]) -> Tensors:
+        """One policy's log-probabilities of some rows.
+
+        Raises:
+            DataError: naming rows that have none, or another number of tokens.
+        """
+        known = self.values.get(policy, {})
+        found = [known.get((row.rollout_id, row.call_index), torch.empty(0)) for row in rows]
+        wrong = [row.name for row, value in zip(rows, found, strict=True) if len(value) != len(row.completion)]
+        if wrong:
+            raise DataError(
+                f"{len(wrong)} invocations lack the log-probabilities of policy {policy[:12]}, for example "
+                f"({'), ('.join(wrong[:3])}). Score them first: mmgrpo stage logprobs RECIPE --iteration I"
+            )
+        return found

@@ -6,16 +6,11 @@ checkpoint, to the bit. `turns.py` calls it for one adapter after another.
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import random
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -24,20 +19,20 @@ from schemas.execution import Execution
 from schemas.recipe import Recipe
 from stages.contract import Out
 from stages.engines.adapters import SHARED_NAME
-from stages.engines.models import BaseModel, load_model, load_tokenizer
+from stages.engines.models import BaseModel, load_tokenizer
 from stages.training import adapter, checkpoint, optimizer
-from stages.training.baselines import Baselines, load_baselines, save_baselines, score_all
+from stages.training.baselines import Baselines
+from stages.training.build import build_scorer
 from stages.training.config import trl_config
-from stages.training.members import Members, check_vocabulary
+from stages.training.members import Members
 from stages.training.objective import Objective
 from stages.training.plan import PlannedStep, members_of
-from stages.training.scorer import Scorer, why_plain
+from stages.training.process import isolated
+from stages.training.scorer import Scorer
 from stages.training.trainer import OfflineTrainer, make_batches
 
 if TYPE_CHECKING:
     from peft import PeftModel
-
-log = logging.getLogger(__name__)
 
 FIXED_BUDGET = 4096
 """Tokens of a micro-batch where dropout makes micro-batches part of the result: the machine may not decide then."""
@@ -58,6 +53,8 @@ class Job:
     iteration: int
     members: Members
     """Those of the adapter's modules."""
+    baselines: Baselines
+    """Of their rows."""
     plan: list[PlannedStep]
     """The steps that have members of it."""
     done_before: int
@@ -102,25 +99,31 @@ def fit(job: Job, folder: Path, out: Out) -> Outcome:
     With no step taken (ended early before the first update) the folder is empty.
     """
     folder.mkdir()
-    with _isolated(job.execution.threads):
+    with isolated(job.execution.threads):
         return _fit(job, folder, out)
 
 
 def _fit(job: Job, folder: Path, out: Out) -> Outcome:
     started = time.monotonic()
-    scorer, path = _scorer(job)
+    own = () if job.adapter == SHARED_NAME else (job.adapter,)
+    scorer, path = build_scorer(
+        job.recipe,
+        job.execution,
+        job.base,
+        None if job.previous is None else job.previous.adapter,
+        job.members.rows,
+        dropout=job.recipe.adapter.dropout,
+        seed=seed_from("lora", job.recipe.seed, *own),
+    )
     ready = time.monotonic()
-    baselines = _baselines(job, scorer, out)
-    scored = time.monotonic()
     adam, schedule, rows = _resume(job, scorer.model, out)
     taken = len(rows)
-    trainer = _trainer(job, scorer, baselines, (adam, schedule), rows=rows, out=out)
+    trainer = _trainer(job, scorer, (adam, schedule), rows=rows, out=out)
     if taken < len(job.plan):
         trainer.train()
     out.telemetry(
         load_seconds=ready - started,
-        score_seconds=scored - ready,
-        train_seconds=time.monotonic() - scored,
+        train_seconds=time.monotonic() - ready,
         train_row_tokens=sum(row["row_tokens"] for row in rows[taken:]),
         train_forward_tokens=sum(row["forward_tokens"] for row in rows[taken:]),
     )
@@ -129,59 +132,8 @@ def _fit(job: Job, folder: Path, out: Out) -> Outcome:
     return Outcome(rows, path, trainer.ended_early)
 
 
-def _scorer(job: Job) -> tuple[Scorer, str]:
-    """The model with its adapter, on its device, and how it will be computed: `packed`, or `plain` and why."""
-    train, section = job.recipe.train, job.recipe.adapter
-    dtype = "float32" if train.precision == "float32" else job.recipe.model.dtype
-    model = load_model(job.base, dtype, _device(job.execution))
-    check_vocabulary(job.members.rows, model.get_input_embeddings().weight.shape[0])
-    model.requires_grad_(False)
-    reason = why_plain(model.config, section.dropout, train.prefix_sharing)
-    if reason:
-        log.info("prompts are computed row by row: %s", reason)
-    own = () if job.adapter == SHARED_NAME else (job.adapter,)
-    previous = None if job.previous is None else job.previous.adapter
-    peft = adapter.attach(model, section, seed_from("lora", job.recipe.seed, *own), previous)
-    scorer = Scorer(peft, packed=reason is None, autocast=train.precision == "bfloat16")
-    return scorer, "packed" if reason is None else f"plain: {reason}"
-
-
-def _device(execution: Execution) -> str:
-    if execution.device != "auto":
-        return execution.device
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
 def _budget(job: Job) -> int:
     return FIXED_BUDGET if job.recipe.adapter.dropout > 0 else job.execution.train_tokens
-
-
-def _baselines(job: Job, scorer: Scorer, out: Out) -> Baselines:
-    """pi_0 and the reference, scored once: not at all where the forward pass of the only step gives them."""
-    train = job.recipe.train
-    need_old = len(job.plan) > 1 or job.recipe.adapter.dropout > 0
-    # A fresh adapter changes nothing yet, so that the base is pi_0; so is the previous adapter, by definition.
-    reference_is_old = train.beta != 0 and (job.previous is None or train.reference == "previous")
-    need_reference = train.beta != 0 and not reference_is_old
-    if not (need_old or need_reference):
-        return Baselines(None, None, reference_is_old)
-    kept = job.scratch / "baselines.safetensors"
-    if kept.exists():
-        return load_baselines(kept, job.members.rows, reference_is_old=reference_is_old)
-
-    def score(what: str) -> list[torch.Tensor]:
-        return score_all(
-            scorer, job.members.rows, _budget(job), lambda done, all_: out.progress(done, all_, job.unit(what))
-        )
-
-    old = score("rows scored") if need_old else None
-    reference = None
-    if need_reference:
-        with scorer.model.disable_adapter():
-            reference = score("rows scored by the reference")
-    baselines = Baselines(old, reference, reference_is_old)
-    save_baselines(baselines, kept)
-    return baselines
 
 
 def _resume(
@@ -202,7 +154,7 @@ def _resume(
 
 
 def _trainer(
-    job: Job, scorer: Scorer, baselines: Baselines, optimizers: tuple[Any, Any], *, rows: list[dict[str, Any]], out: Out
+    job: Job, scorer: Scorer, optimizers: tuple[Any, Any], *, rows: list[dict[str, Any]], out: Out
 ) -> OfflineTrainer:
     """TRL's trainer for the steps that are left."""
     from datasets import Dataset
@@ -233,7 +185,7 @@ def _trainer(
         scorer=scorer,
         members=job.members,
         batches=make_batches(job.members, steps, job.objective),
-        baselines=baselines,
+        baselines=job.baselines,
         objective=job.objective,
         section=job.recipe.train,
         budget=_budget(job),
@@ -250,18 +202,3 @@ def _write(job: Job, model: PeftModel, adam: Any, folder: Path) -> None:
     (folder / "adapter").mkdir()
     adapter.write(model, folder / "adapter", base_name=job.base.name, base_digest=job.base.digest)
     save_file(optimizer.take_state(model, adam), folder / "optimizer.safetensors")
-
-
-@contextlib.contextmanager
-def _isolated(threads: int | None) -> Iterator[None]:
-    """Give back the process as it was: TRL seeds every global generator, and threads are a setting of the process."""
-    before = random.getstate(), np.random.get_state(), torch.get_rng_state(), torch.get_num_threads()
-    if threads is not None:
-        torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
-        torch.set_rng_state(before[2])
-        torch.set_num_threads(before[3])

@@ -50,6 +50,9 @@ class Row:
     """Log-probabilities under the behaviour policy, one a completion token; None when they are not known."""
     temperature: float
     """What logits are divided by: the sampling temperature. Greedy samples are scored at 1, as they were logged."""
+    policy: str | None = None
+    """Digest of the policy that sampled it; None when nobody knows."""
+    source: str = "student"
 
     @property
     def fed(self) -> Ids:
@@ -94,7 +97,15 @@ class Members:
 
     def of_modules(self, modules: Collection[str]) -> Members:
         """Only the members of some modules, in the same order, with only the rows that they point to."""
-        mine = np.flatnonzero(np.isin(self.module, list(modules)))
+        return self.only(np.isin(self.module, list(modules)))
+
+    def of_policy(self, policy: str) -> Members:
+        """Only the members that a policy sampled."""
+        return self.only(np.array([self.rows[row].policy == policy for row in self.row], np.bool_))
+
+    def only(self, kept: npt.NDArray[np.bool_]) -> Members:
+        """Only some members, by mask, in the same order, with only the rows that they point to."""
+        mine = np.flatnonzero(kept)
         rows, row = np.unique(self.row[mine], return_inverse=True)
         per_member = [field.name for field in fields(self) if field.name not in ("row", "rows")]
         columns: dict[str, Any] = {name: getattr(self, name)[mine] for name in per_member}
@@ -138,7 +149,8 @@ def load_members(
     _refuse(missing, "every member has its invocation in the rollout artifact", groups)
     # fill_null: a call that failed before its first token has no ids at all.
     silent = calls.filter(pl.col("completion_ids").list.len().fill_null(0) == 0)
-    calls = calls.join(silent.select(key), on=key, how="anti").sort(key)
+    origin = index.select(*key, "policy", "source").unique(key)
+    calls = calls.join(silent.select(key), on=key, how="anti").join(origin, on=key, how="left").sort(key)
     _check_calls(calls, need_sampling, groups)
     found = calls.select(*key, tokens=pl.col("completion_ids").list.len()).with_row_index("row")
     kept = index.join(found, on=key, how="inner", maintain_order="left")
@@ -170,6 +182,8 @@ def _row(call: dict[str, Any]) -> Row:
         np.array(call["completion_ids"], np.int64),
         None if sampling is None else np.array(sampling, np.float64),
         call["temperature"] or 1.0,
+        call["policy"],
+        call["source"],
     )
 
 

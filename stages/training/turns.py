@@ -26,6 +26,7 @@ from schemas.training import STEPS
 from stages.contract import Out
 from stages.engines.adapters import INDEX, SEVERAL_FOLDER, SHARED_FOLDER, SHARED_NAME, read_adapters
 from stages.engines.models import BaseModel
+from stages.training.baselines import PolicyScores
 from stages.training.fit import Job, Outcome, Trained, fit
 from stages.training.members import Members
 from stages.training.naming import adapter_names, check_unchanged
@@ -51,6 +52,7 @@ class Work:
     plan: list[PlannedStep]
     done_before: int
     """Steps of the run before this stage."""
+    scores: PolicyScores
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,7 @@ def _turn(work: Work, name: str, names: dict[str, str], out: Out) -> Turn:
 
 def _job(work: Work, name: str, members: Members, plan: list[PlannedStep], scratch: Path) -> Job:
     previous = {} if work.previous is None else trained_in(work.previous)
+    baselines = work.scores.baselines(members.rows, work.recipe, steps=len(plan), fresh=name not in previous)
     return Job(
         recipe=work.recipe,
         execution=work.execution,
@@ -155,6 +158,7 @@ def _job(work: Work, name: str, members: Members, plan: list[PlannedStep], scrat
         previous=previous.get(name),
         iteration=work.iteration,
         members=members,
+        baselines=baselines,
         plan=plan,
         done_before=work.done_before,
         scratch=scratch,

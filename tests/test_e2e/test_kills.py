@@ -40,7 +40,7 @@ def test_the_killed_run_verifies_and_left_nothing_half_done(killed: tuple[Path, 
 def test_every_stage_was_hit_many_times(killed: tuple[Path, Path]) -> None:
     _, log = killed
     hits = Counter(line.split()[1] for line in log.read_text().splitlines() if line.startswith("kill "))
-    for stage in ("rollout", "group", "train", "evaluate"):
+    for stage in ("rollout", "group", "logprobs", "train", "evaluate"):
         assert hits[stage] >= KILLS, hits
 
 

@@ -69,7 +69,9 @@ def test_the_scheduler_chain_runs_two_iterations_and_a_report(shell: Path) -> No
     block = next(block for block in SHELL if "sbatch" in block)
     block = block.replace("recipe.toml", "data/tiny/recipe.toml").replace("/shared/run", "shared-run")
     type_in(shell, block)
-    assert [sorted(stages) for stages in state(shell / "shared-run").iterations] == [["group", "rollout", "train"]] * 2
+    names = {name.partition(".")[0] for stages in state(shell / "shared-run").iterations for name in stages}
+    assert names == {"rollout", "group", "logprobs", "train"}
+    assert len(state(shell / "shared-run").iterations) == 2
     assert len(state(shell / "shared-run").evaluations["dev"]) == 3
     assert (shell / "shared-run" / "report.html").exists()
 

@@ -41,7 +41,9 @@ def copy(finished: Path, tmp_path: Path) -> Path:
 
 def test_a_run_leaves_two_iterations_a_changed_policy_each_and_a_report(finished: Path) -> None:
     run_file = state(finished)
-    assert [sorted(stages) for stages in run_file.iterations] == [["group", "rollout", "train"]] * 2
+    # The first iteration starts from the base, which is the reference too: one policy is scored, not two.
+    first, second = ["group", "logprobs.old", "rollout", "train"], ["group", "logprobs.old", "logprobs.reference"]
+    assert [sorted(stages) for stages in run_file.iterations] == [first, [*second, "rollout", "train"]]
     assert len(set(run_file.policies)) == 3
     assert set(run_file.evaluations["dev"]) == set(run_file.policies)
     assert (finished / "report.html").stat().st_size > 1000
@@ -86,7 +88,9 @@ def test_a_new_learning_rate_keeps_the_first_rollouts_and_groups_and_plan_says_w
     words = {line[15:].strip(): line[:15].strip() for line in lines if " · " in line}
     assert words["iteration 0 · rollout"] == words["iteration 0 · group"] == "up to date"
     assert words["evaluate dev · base"] == "up to date"
+    assert words["iteration 0 · logprobs (old)"] == "up to date", "scores are shared between siblings"
     assert words["iteration 0 · train"] == "will run"
+    assert words["iteration 1 · logprobs (reference)"] == "will run, later"
     assert "train.learning_rate 0.01 -> 0.02" in "\n".join(lines)
     assert words["iteration 1 · rollout"] == words["evaluate dev · after iteration 0"] == "will run, later"
     assert keys(copy) == before
@@ -105,14 +109,30 @@ def test_a_new_learning_rate_keeps_the_first_rollouts_and_groups_and_plan_says_w
     assert keys(copy) == before
 
 
-def test_stage_by_stage_gives_what_a_whole_run_gives(finished: Path, tmp_path: Path) -> None:
+def test_stage_by_stage_gives_what_a_whole_run_gives(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "run"
     assert mmgrpo("stage", "train", TINY, "--run-dir", folder, "--exec", "progress=off") == 3
-    for stage in ("rollout", "group", "train", "evaluate"):
+    for stage in ("rollout", "group", "logprobs", "train", "evaluate"):
         assert mmgrpo("stage", stage, TINY, "--run-dir", folder, "--exec", "progress=off") == 0
+        if stage == "group":
+            capsys.readouterr()
+            assert mmgrpo("stage", "train", TINY, "--run-dir", folder, "--exec", "progress=off") == 3
+            assert "mmgrpo stage logprobs RECIPE --iteration 0" in capsys.readouterr().err
     assert artifact(folder, "rollout").manifest.key == artifact(finished, "rollout").manifest.key
     assert len(state(folder).evaluations["dev"]) == 2
     assert mmgrpo("verify", folder) == 0
+
+
+def test_what_is_not_needed_is_not_scored_and_leaves_the_run(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one_step = ("--set", "train.beta=0", "--set", "train.examples_per_step=8", "--exec", "progress=off")
+    assert run(TINY, copy, *one_step) == 0
+    assert [sorted(stages) for stages in state(copy).iterations] == [["group", "rollout", "train"]] * 2
+    capsys.readouterr()
+    assert mmgrpo("stage", "logprobs", TINY, "--run-dir", copy, *one_step) == 0
+    assert "the train stage needs none" in capsys.readouterr().out
+    assert mmgrpo("verify", copy) == 0
 
 
 def test_the_test_split_is_scored_on_demand_and_each_opening_is_counted(

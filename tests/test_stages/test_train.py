@@ -95,7 +95,6 @@ def test_killed_after_any_step_and_started_again_it_ends_with_the_same_bytes(
             run(inputs, cache, tmp_path, 60, killed, **fields)
             break
     assert {done for done, unit in seen if unit == "steps"} == {1, 2, 3, 4, 5, 6}
-    assert any(unit == "rows scored" for _, unit in seen)
     assert contents(killed) == contents(undisturbed)
 
 

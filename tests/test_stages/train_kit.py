@@ -14,13 +14,14 @@ import numpy as np
 from schemas.execution import Execution
 from schemas.groups import GROUPS
 from schemas.manifest import Manifest
-from schemas.parquet import write_table
+from schemas.parquet import read_rows, write_table
 from schemas.policies import POLICIES, policy_digest
 from schemas.recipe import Recipe
 from schemas.rollouts import INVOCATIONS
-from stages import train
+from stages import logprobs, train
 from stages.contract import Artifact, Inputs
 from stages.engines.models import BaseModel, resolve_base
+from stages.training.needs import look, needs
 
 EOS = 2
 VOCABULARY = 99
@@ -204,10 +205,63 @@ def recipe(**train_fields: Any) -> Recipe:
 def run(
     inputs: Inputs, cache: Path, root: Path, tokens: int = 4096, out: LocalOut | None = None, **train_fields: Any
 ) -> tuple[dict[str, Any], LocalOut]:
-    """One run of the stage, one torch thread."""
+    """One run of the stage, one torch thread, with the log-probabilities that it needs scored first."""
     out = out or LocalOut(root)
-    execution = Execution(device="cpu", threads=1, cache=str(cache), train_tokens=tokens)
-    return train.run(inputs, recipe(**train_fields), execution, out), out
+    how = recipe(**train_fields)
+    given = with_logprobs(inputs, how, cache, root / "scored", tokens)
+    return train.run(given, how, execution(cache, tokens), out), out
+
+
+def execution(cache: Path, tokens: int = 4096) -> Execution:
+    """One torch thread on the CPU."""
+    return Execution(device="cpu", threads=1, cache=str(cache), train_tokens=tokens)
+
+
+def with_logprobs(inputs: Inputs, how: Recipe, cache: Path, root: Path, tokens: int = 4096) -> Inputs:
+    """The inputs with the artifacts of the logprobs stage that the walk would make."""
+    chain = policies(inputs)
+    wanted = needs(
+        how,
+        look(inputs["group"].file("groups.parquet")),
+        policy=chain[-1],
+        fresh="previous" not in inputs.artifacts,
+        archived=chain,
+    )
+    scored = {}
+    for purpose, policy, is_wanted in (("old", chain[-1], wanted.old), ("reference", chain[0], wanted.reference)):
+        if is_wanted:
+            scored[f"logprobs.{purpose}"] = score(inputs, how, policy, cache, root / purpose, tokens)[1]
+    for policy in wanted.behaviours:
+        scored[f"logprobs.{policy[:12]}"] = score(inputs, how, policy, cache, root / policy[:12], tokens, rows="own")[1]
+    return Inputs({**inputs.artifacts, **scored}, inputs.params, inputs.root)
+
+
+def score(
+    inputs: Inputs,
+    how: Recipe,
+    policy: str,
+    cache: Path,
+    root: Path,
+    tokens: int = 4096,
+    *,
+    out: LocalOut | None = None,
+    rows: str = "all",
+) -> tuple[dict[str, Any], Artifact]:
+    """One run of the logprobs stage. The policy is the base, or the one of the previous train artifact."""
+    out = out or LocalOut(root)
+    if "logprobs.parquet" in out.committed():
+        return {}, artifact(out.root / "files")
+    artifacts = {name: inputs[name] for name in inputs.artifacts if name != "previous"}
+    if policy != policies(inputs)[0]:
+        artifacts["adapter"] = inputs["previous"]
+    job = Inputs(artifacts, {"policy": policy, "rows": rows}, inputs.root)
+    return logprobs.run(job, how, execution(cache, tokens), out), artifact(out.root / "files")
+
+
+def policies(inputs: Inputs) -> list[str]:
+    """Digests of the policy chain, the base first."""
+    rows = read_rows(inputs.artifacts.get("previous", inputs["base"]).file("policies.parquet"), POLICIES)
+    return [row["policy"] for row in sorted(rows, key=lambda row: row["iteration"])]
 
 
 def as_previous(out: LocalOut, inputs: Inputs, folder: Path) -> Inputs:
