@@ -99,7 +99,7 @@ def test_it_verifies_and_is_up_to_date(recipe: Path, finished: Path, capsys: pyt
 def test_stage_by_stage_gives_the_same_groups(recipe: Path, finished: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     for iteration in ("0", "1"):
-        for stage in ("rollout", "group", "train"):
+        for stage in ("rollout", "group", "logprobs", "train"):
             options = ("--iteration", iteration, "--run-dir", folder, "--exec", "progress=off")
             assert mmgrpo("stage", stage, recipe, *options) == 0
     assert keys(folder)["iterations"] == keys(finished)["iterations"][:2]
