@@ -96,8 +96,8 @@ def _score(
     part: _Part, inputs: Inputs, recipe: Recipe, execution: Execution, out: Out, *, base: BaseModel, total: int
 ) -> None:
     """Commit the shards that are not there yet. Without any left, no model is loaded."""
-    from stages.training.process import isolated
     from stages.training.cutting import split
+    from stages.training.process import isolated
 
     committed = out.committed("shards/")
     cut = enumerate(split([[row] for row in part.rows], SHARD_TOKENS, packed=True))
