@@ -73,16 +73,28 @@ def file_of(out: LocalOut, name: str) -> Path:
     return out.committed()[name]
 
 
-@pytest.mark.parametrize("beta", [0.0, 0.1])
-def test_an_adapter_is_what_it_would_be_if_its_modules_were_alone(
-    inputs: Inputs, cache: Path, tmp_path: Path, beta: float
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"beta": 0.1, "reference": "base", "adapter": EACH | {"dropout": 0.2}},
+        {"beta": 0.1, "reference": "previous"},
+        {"beta": 0.0, "balance": "module", "grad_clip": 0.01},
+    ],
+    ids=["base and dropout", "previous", "no KL and clipped"],
+)
+def test_an_adapter_is_what_it_would_be_if_its_modules_were_alone_over_two_iterations(
+    inputs: Inputs, cache: Path, tmp_path: Path, fields: dict[str, Any]
 ) -> None:
-    fields = {"adapter": EACH, "examples_per_step": 2, "epochs": 2, "beta": beta}
-    metrics, both = run(inputs, cache, tmp_path / "both", **fields)
-    assert metrics["adapters"].keys() == {"plan", "step"}
+    fields = {"adapter": EACH, "examples_per_step": 2, "epochs": 2} | fields
+
+    def two_iterations(data: Inputs, folder: Path) -> LocalOut:
+        _, first = run(data, cache, folder / "1", **fields)
+        return run(as_previous(first, data, folder / "p"), cache, folder / "2", **fields)[1]
+
+    both = two_iterations(inputs, tmp_path / "both")
     for name, calls in (("plan", PLAN), ("step", STEP)):
         data, _ = write_artifacts(tmp_path / f"{name}-data", calls, cache)
-        _, alone = run(data, cache, tmp_path / name, **fields)
+        alone = two_iterations(data, tmp_path / name)
         for file in (f"adapters/{name}/{WEIGHTS}", f"optimizers/{name}.safetensors"):
             assert file_of(both, file).read_bytes() == file_of(alone, file).read_bytes(), file
 
