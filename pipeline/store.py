@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -216,13 +217,19 @@ def check_files(folder: Path, manifest: Manifest) -> list[str]:
     """Everything in an artifact folder that does not match its manifest, as messages that name the file."""
     found = _files(folder)
     problems = [f"{folder / name}: not listed in the manifest" for name in found if name not in manifest.files]
-    for name, entry in manifest.files.items():
+
+    def problem(name: str) -> str | None:
+        entry = manifest.files[name]
         if name not in found:
-            problems.append(f"{folder / name}: listed in the manifest but missing")
-        elif found[name].stat().st_size != entry.bytes:
-            problems.append(f"{folder / name}: {found[name].stat().st_size} bytes, expected {entry.bytes}")
-        elif digest_file(found[name]) != entry.sha256:
-            problems.append(f"{folder / name}: its bytes changed (sha256 differs from the manifest)")
+            return f"{folder / name}: listed in the manifest but missing"
+        if (size := found[name].stat().st_size) != entry.bytes:
+            return f"{folder / name}: {size} bytes, expected {entry.bytes}"
+        if digest_file(found[name]) != entry.sha256:
+            return f"{folder / name}: its bytes changed (sha256 differs from the manifest)"
+        return None
+
+    with ThreadPoolExecutor(2, thread_name_prefix="digest") as pool:  # hashing leaves the interpreter free
+        problems += filter(None, pool.map(problem, manifest.files))
     if manifest.digest != artifact_digest(manifest.files):
         problems.append(f"{folder / MANIFEST}: the artifact digest does not follow from its files")
     return problems

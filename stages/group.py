@@ -19,7 +19,7 @@ from schemas.parquet import read_frame
 from schemas.policies import POLICIES
 from schemas.recipe import Recipe
 from stages.contract import Inputs, Out
-from stages.grouping.files import check_bytes, input_files
+from stages.grouping.files import input_files
 from stages.grouping.report import metrics
 from stages.grouping.rules import rules_of, slice_of
 from stages.grouping.sources import policy_ages
@@ -50,9 +50,7 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
         DataError: when the inputs break their contract; it names the file or the rows.
     """
     rules = rules_of(recipe)
-    policies = inputs["policies"].file("policies.parquet")
-    check_bytes(inputs["policies"], [policies])
-    ages = policy_ages(read_frame(policies, POLICIES))
+    ages = policy_ages(read_frame(inputs["policies"].file("policies.parquet"), POLICIES))
     tables = open_tables(input_files(inputs), rules)
     totals = write_tables(tables, ages, rules, execution.group_rows, out)
     for reason, count in totals.reasons().items():

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
@@ -160,6 +161,29 @@ def test_verify_names_the_file_of_one_flipped_byte_in_any_artifact_or_manifest(
         assert str(path) in capsys.readouterr().err
         path.write_bytes(whole)
     assert mmgrpo("verify", copy) == 0
+
+
+@pytest.mark.parametrize(
+    ("harm", "says"),
+    [
+        (lambda data: data[:100] + bytes([data[100] ^ 1]) + data[101:], "its bytes changed"),
+        (lambda data: data[:-1], "expected"),
+        (None, "listed in the manifest but missing"),
+    ],
+)
+def test_a_stage_refuses_an_input_that_changed_after_it_was_written_and_names_it(
+    copy: Path, capsys: pytest.CaptureFixture[str], harm: Callable[[bytes], bytes] | None, says: str
+) -> None:
+    file = artifact(copy, "rollout").file("invocations.parquet")
+    if harm is None:
+        file.unlink()
+    else:
+        file.write_bytes(harm(file.read_bytes()))
+    regroup = ("stage", "group", TINY, "--run-dir", copy, "--set", "group.eps=0.5", "--exec", "progress=off")
+    assert mmgrpo(*regroup) == 3
+    error = capsys.readouterr().err
+    assert str(file) in error
+    assert says in error
 
 
 def test_verify_names_an_artifact_that_is_gone(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
