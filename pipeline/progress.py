@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import dataclass, field
 from typing import TextIO
 
 from rich.console import Console
@@ -15,6 +16,28 @@ FORECAST_FROM = 0.05
 """Share of a stage that must be done before a time left is worth showing."""
 
 
+@dataclass
+class Pace:
+    """How fast one kind of thing gets done: a stage may do several, such as the steps of one adapter after another."""
+
+    unit: str
+    since: float
+    """When the kind before it was last heard of, or the stage began."""
+    before: int = 0
+    """What was done already: a stage that was killed goes on where it was."""
+    seen: float = field(init=False)
+    """When it was last heard of."""
+
+    def __post_init__(self) -> None:
+        self.seen = self.since
+
+    def left(self, done: int, total: int) -> float | None:
+        """Seconds until all is done, or None where it is too early to say."""
+        if done <= FORECAST_FROM * total or done <= self.before:
+            return None
+        return (self.seen - self.since) / (done - self.before) * (total - done)
+
+
 class Reporter:
     """Shows what runs. One stage at a time: `start`, any number of `update`, `finish`."""
 
@@ -22,6 +45,7 @@ class Reporter:
         self._stream = stream or sys.stderr
         self._mode = ("bar" if self._stream.isatty() else "plain") if mode == "auto" else mode
         self._label, self._began, self._last = "", 0.0, 0.0
+        self._pace = Pace("", 0.0)
         self._bar: Progress | None = None
         self._task: TaskID | None = None
 
@@ -34,6 +58,7 @@ class Reporter:
         """A stage begins."""
         self._label, self._began = label, time.monotonic()
         self._last = self._began
+        self._pace = Pace("", self._began)
         if self._mode == "bar":
             columns = (
                 TextColumn("{task.description}"),
@@ -49,13 +74,18 @@ class Reporter:
     def update(self, done: int, total: int, unit: str, figures: dict[str, float | str]) -> None:
         """A stage got further."""
         text = " · ".join(f"{name.replace('_', ' ')} {_figure(value)}" for name, value in figures.items())
+        now = time.monotonic()
+        if unit != self._pace.unit:
+            self._pace = Pace(unit, self._pace.seen, max(0, done - 1))
+            if self._bar is not None and self._task is not None:
+                self._bar.reset(self._task)
+        self._pace.seen = now
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done, total=total, unit=unit, figures=text)
             return
-        now = time.monotonic()
         if now - self._last >= EVERY_S:
             self._last = now
-            left = (now - self._began) / done * (total - done) if done > FORECAST_FROM * total else None
+            left = self._pace.left(done, total)
             parts = [f"{done}/{total} {unit}", *([text] if text else []), *([f"{left:.0f} s left"] if left else [])]
             self.note(f"  {self._label}: {' · '.join(parts)}")
 
