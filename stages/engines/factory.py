@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from schemas.errors import DataError
 from schemas.execution import Execution
@@ -15,7 +16,10 @@ from stages.engines.adapters import read_adapters
 from stages.engines.endpoint import Endpoint
 from stages.engines.interface import Adapter, Engine
 
-_ENGINES: dict[tuple[str, ...], Engine] = {}
+if TYPE_CHECKING:
+    from stages.engines.transformers_engine import TransformersEngine
+
+_ENGINES: dict[tuple[str, ...], TransformersEngine] = {}
 """The engine made last: consecutive stages of one process do not load the model again."""
 
 
@@ -49,6 +53,7 @@ def make_engine(recipe: Recipe, execution: Execution, inputs: Inputs) -> Engine:
         _ENGINES[key] = TransformersEngine(
             base, recipe.model.dtype, recipe.model.context, device, execution.batch_tokens
         )
+    _ENGINES[key].expect({adapter.digest for adapter in policy_adapters(inputs).values()})
     return _ENGINES[key]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 import torch
@@ -60,6 +60,10 @@ class TransformersEngine:
         text = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         # The template writes the special tokens itself: the tokenizer must not add another beginning.
         return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def expect(self, digests: Collection[str]) -> None:
+        """Only these adapters are asked for from now on: others may make room for new ones."""
+        self._adapters.expect(digests)
 
     @torch.inference_mode()
     def generate(self, requests: Sequence[Request]) -> list[Result]:

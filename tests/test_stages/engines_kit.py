@@ -45,11 +45,12 @@ def small_config(kind: str, **changes: Any) -> Any:
     return AutoConfig.for_model(kind, **(sizes | heads | tokens | changes))
 
 
-def make_adapter(base: BaseModel, folder: Path, seed: int, scale: float = 0.3) -> Adapter:
+def make_adapter(base: BaseModel, folder: Path, seed: int, scale: float = 0.3, **options: Any) -> Adapter:
     from peft import LoraConfig, get_peft_model
 
     torch.manual_seed(seed)
-    config = LoraConfig(r=4, lora_alpha=8, target_modules=TARGETS, init_lora_weights=False)
+    shape: dict[str, Any] = {"r": 4, "lora_alpha": 8, "target_modules": TARGETS, "init_lora_weights": False}
+    config = LoraConfig(**(shape | options))
     model = get_peft_model(load_model(base, "float32"), config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

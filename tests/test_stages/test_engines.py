@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -148,6 +149,25 @@ def test_more_adapters_than_are_kept_take_turns(
     requests = [Request(prompts_of(engine, 1)[0], TWENTY, 3, adapter) for adapter in adapters]
     first = engine.generate(requests)
     assert engine.generate(requests[::-1])[::-1] == first
+
+
+@pytest.mark.parametrize("other", [{}, {"use_dora": True}, {"r": 6}], ids=["same shape", "DoRA", "another rank"])
+def test_an_adapter_in_the_place_of_another_answers_as_in_a_fresh_engine(
+    base: BaseModel, tmp_path: Path, other: dict[str, Any]
+) -> None:
+    first = [make_adapter(base, tmp_path / str(seed), seed) for seed in (1, 2)]
+    later = [make_adapter(base, tmp_path / str(seed), seed, **other) for seed in (3, 4)]
+    engines = [TransformersEngine(base, "bfloat16", 256) for _ in range(2)]
+    requests = [Request(prompts_of(engines[0], 1)[0], TWENTY, 3, adapter) for adapter in [*first, *later, None]]
+    engines[0].generate(requests[:2])
+    engines[0].expect({first[1].digest})
+    engines[0].generate(requests[2:3])
+    engines[0].expect({adapter.digest for adapter in later})
+    for _ in range(2):
+        assert engines[0].generate(requests[2:]) == engines[1].generate(requests[2:])
+    known = engines[0]._adapters
+    assert len(known._places) + len(known._free) == (4 if other else 2)
+    assert engines[0].generate(requests) == engines[1].generate(requests)
 
 
 def test_an_adapter_of_another_base_is_refused(engine: TransformersEngine, base: BaseModel, tmp_path: Path) -> None:
