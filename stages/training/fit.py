@@ -6,6 +6,7 @@ checkpoint, to the bit. `turns.py` calls it for one adapter after another.
 
 from __future__ import annotations
 
+import functools
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ from stages.training.trainer import OfflineTrainer, make_batches
 
 if TYPE_CHECKING:
     from peft import PeftModel
+    from transformers import PreTrainedTokenizerBase
 
 FIXED_BUDGET = 4096
 """Tokens of a micro-batch where dropout makes micro-batches part of the result: the machine may not decide then."""
@@ -193,9 +195,15 @@ def _trainer(
         on_step=on_step,
         args=args,
         train_dataset=Dataset.from_dict({"prompt": [""]}),  # demanded, never read
-        processing_class=load_tokenizer(job.base),
+        processing_class=_tokenizer(job.base),
         optimizers=optimizers,
     )
+
+
+@functools.lru_cache(maxsize=1)
+def _tokenizer(base: BaseModel) -> PreTrainedTokenizerBase:
+    """TRL demands one and tokenises nothing: read once for all stages of a process."""
+    return load_tokenizer(base)
 
 
 def _write(job: Job, model: PeftModel, adam: Any, folder: Path) -> None:

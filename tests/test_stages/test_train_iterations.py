@@ -16,7 +16,7 @@ from schemas.rollouts import INVOCATIONS
 from stages.contract import Inputs
 from stages.training.optimizer import rate_factor
 from tests.oracle_loss import Example, log_probs
-from tests.test_stages.test_train_loss import FIXED, assert_step, exact, gradients
+from tests.test_stages.loss_kit import FIXED, assert_step, exact, gradients
 from tests.test_stages.train_kit import Call, LocalOut, artifact, as_previous, make_calls, run, write_artifacts
 
 
