@@ -87,7 +87,8 @@ def _adapter_is_the_policy(artifact: Artifact) -> Iterator[str]:
 
     policy = artifact.manifest.metrics["policy"]
     path = artifact.file("policies.parquet")
-    row = next((row for row in read_rows(path, POLICIES) if row["policy"] == policy), None)
+    rows = {row["policy"]: row for row in read_rows(path, POLICIES)}
+    row = rows.get(policy)
     if row is None:
         yield f"{path}: lacks the policy {policy[:12]} that the manifest names"
         return
@@ -101,3 +102,15 @@ def _adapter_is_the_policy(artifact: Artifact) -> Iterator[str]:
             where = there.by_module.get(module, artifact.path)
             was, named = (str(digests.get(module))[:12] for digests in (found, adapters))
             yield f"{where}: the digest of the adapter of '{module}' is {was}, the policy names {named}"
+    before = json.loads(rows[row["parent"]]["adapters"]) if row["parent"] in rows else {}
+    yield from _kept(artifact, before, adapters)
+
+
+def _kept(artifact: Artifact, before: dict[str, str], now: dict[str, str]) -> Iterator[str]:
+    """An adapter that took no step is the one that it was."""
+    told = artifact.manifest.metrics.get("adapters", {})  # earlier releases had one adapter, which took every step
+    for name, figures in told.items():
+        changed = [module for module in figures["modules"] if before.get(module) != now.get(module)]
+        if changed and not figures["steps"]:
+            modules = ", ".join(changed)
+            yield f"{artifact.path}: the adapter '{name}' of {modules} took no step, but is another than before"

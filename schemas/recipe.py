@@ -251,7 +251,8 @@ class AdapterSection(Section):
     modules: Annotated[str | dict[str, str], AfterValidator(_which_adapters)] = "shared"
     """Which adapter serves a module of the program and is moved by it: `shared`, one for all (as the paper trains);
     `each`, one for every module; or by name, `{ plan = "a", step = "b", check = "b" }`, where every module that trains
-    is named. Several adapters are trained one after another, each on its own modules' part of every step."""
+    is named. Several adapters are trained one after another, each on its own modules' part of every step; they go with
+    `group.unit = "invocation"`."""
 
 
 class TrainSection(Section):

@@ -14,6 +14,7 @@ import pytest
 
 from schemas.parquet import read_frame
 from schemas.rollouts import INVOCATIONS
+from stages.contract import Artifact
 from tests.test_e2e.kit import ROOT, TINY, artifact, mmgrpo, state
 
 TRAIN = ("--set", "adapter.modules.plan=writer", "--set", "adapter.modules.step=worker", "--exec", "progress=off")
@@ -104,6 +105,18 @@ def test_verify_names_the_adapter_of_a_flipped_byte(
     told = capsys.readouterr().err
     assert str(file) in told
     assert "the digest of the adapter of 'plan'" in told
+
+
+def test_verify_names_an_adapter_that_changed_without_a_step(killed: Path) -> None:
+    from pipeline.verify import _adapter_is_the_policy
+
+    whole = artifact(killed, "train", 1)
+    assert list(_adapter_is_the_policy(whole)) == []
+    metrics = json.loads(json.dumps(whole.manifest.metrics))
+    metrics["adapters"]["writer"]["steps"] = 0
+    told = Artifact(whole.path, whole.manifest.model_copy(update={"metrics": metrics}))
+    (problem,) = _adapter_is_the_policy(told)
+    assert "the adapter 'writer' of plan took no step, but is another than before" in problem
 
 
 def test_the_report_shows_the_steps_of_each_adapter(killed: Path) -> None:
