@@ -99,7 +99,9 @@ class LiveAdapters:
         if len(self._places) + len(self._free) >= KEPT:
             old = self._free.pop(0) if self._free else self._places.pop(next(iter(self._places)))
             self._peft.delete_adapter(old.name)
-        return _Place(name, config, get_peft_model_state_dict(self._peft, adapter_name=name))
+        # Adapters have no embedding layers, and to look for them PEFT would ask the hub for the base's config.
+        tensors = get_peft_model_state_dict(self._peft, adapter_name=name, save_embedding_layers=False)
+        return _Place(name, config, tensors)
 
 
 def _overwrite(place: _Place, folder: Path) -> bool:

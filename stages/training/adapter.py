@@ -119,7 +119,8 @@ def weights(model: PeftModel) -> Tensors:
     """The adapter's tensors by their name in a PEFT file."""
     from peft import get_peft_model_state_dict
 
-    state: Tensors = get_peft_model_state_dict(model)
+    # Adapters have no embedding layers, and to look for them PEFT would ask the hub for the base's config.
+    state: Tensors = get_peft_model_state_dict(model, save_embedding_layers=False)
     return {name: state[name].detach().to("cpu").contiguous() for name in sorted(state)}
 
 
