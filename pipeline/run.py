@@ -146,7 +146,18 @@ def run_all(runner: Runner, iterations: int, after: Callable[[Job], None]) -> st
 
 def summary(artifact: Artifact) -> str:
     """A finished artifact in a few words."""
-    shown = ("examples", "rollouts", "groups", "members", "steps", "loss", "mean", "reason")
+    shown = (
+        "examples",
+        "refilled",
+        "mixed_examples",
+        "rollouts",
+        "groups",
+        "members",
+        "steps",
+        "loss",
+        "mean",
+        "reason",
+    )
     metrics = artifact.manifest.metrics
     parts = [f"{name.replace('_', ' ')} {_number(metrics[name])}" for name in shown if metrics.get(name) is not None]
     if "statuses" in metrics and metrics.get("mean_reward") is not None:
