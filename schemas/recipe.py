@@ -179,7 +179,9 @@ class GroupSection(Section):
     """From rollouts to groups with advantages. `stages/group.py` says which file holds each rule in full."""
 
     unit: Literal["invocation", "trajectory"] = "invocation"
-    """What is compared: calls of one module at one position, or whole rollouts."""
+    """What is compared: calls of one module at one position, or whole rollouts. A rollout is one member with all its
+    trained calls; each of its tokens weighs 1/(its tokens), and what is of the sequence in training is of the rollout.
+    """
     key_columns: tuple[str, ...] = ()
     """Further columns of invocations that a group shares; `path` is the modules called before, in order."""
     pad: Literal["truncate", "fill", "fill_last", "ragged"] = "fill"

@@ -113,7 +113,7 @@ class GroupStats:
     flat_dropped: int
     """Groups that were left out because they were flat."""
     modules: dict[str, int]
-    """Number of groups by module."""
+    """Number of groups that have members, or calls of members, of a module."""
     pull: dict[str, float]
     """Sum over members of |weight * advantage|, by module: how much of the loss each module has."""
 

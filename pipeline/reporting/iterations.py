@@ -10,6 +10,7 @@ from pipeline.lineage import grouped_from
 from pipeline.reporting.data import GroupStats, Iteration, ModuleReward, RolloutStats
 from pipeline.reporting.opened import ITERATED, OpenRun, frame
 from schemas.groups import EXCLUDED, GROUPS
+from schemas.recipe import GroupSection
 from schemas.rollouts import INVOCATIONS, ROLLOUTS
 from stages.contract import Artifact
 from stages.grouping.reasons import REASONS
@@ -33,7 +34,7 @@ def _iteration(run: OpenRun, index: int) -> Iteration:
         index=index,
         missing=tuple(stage for stage, artifact in found.items() if artifact is None),
         rollouts=_rollout_stats(rollout) if rollout else None,
-        groups=_group_stats(group, _grouped_from(run, index), run.recipe.group.min_spread) if group else None,
+        groups=_group_stats(group, _grouped_from(run, index), run.recipe.group) if group else None,
         trained=bool(metrics.get("trained")) if train else None,
         train_note=None if reason is None else str(reason),
     )
@@ -58,13 +59,16 @@ def _grouped_from(run: OpenRun, index: int) -> tuple[Artifact, ...]:
     return grouped_from(run.stage(index, "group"), run.stage(index, "rollout"), earlier)
 
 
-def _group_stats(artifact: Artifact, rollouts: Sequence[Artifact], min_spread: float) -> GroupStats:
-    members = frame(artifact, GROUPS, ["group_id", "module", "reward", "copy_kind", "weight", "advantage"])
-    pull = members.group_by("module").agg((pl.col("weight") * pl.col("advantage")).abs().sum().round(6))
+def _group_stats(artifact: Artifact, rollouts: Sequence[Artifact], rules: GroupSection) -> GroupStats:
+    columns = ["group_id", "rollout_id", "call_index", "module", "reward", "copy_kind", "weight", "advantage"]
+    rows = frame(artifact, GROUPS, columns)
+    pull = rows.group_by("module").agg((pl.col("weight") * pl.col("advantage")).abs().sum().round(6))
+    members = rows
+    if rules.unit == "trajectory":  # a row a call: the first one stands for the member
+        members = rows.filter(pl.col("call_index") == pl.col("call_index").min().over("group_id", "rollout_id"))
     groups = members.group_by("group_id").agg(
         pl.len().alias("size"),
-        pl.col("module").first(),
-        ((pl.col("reward").max() - pl.col("reward").min()) <= min_spread).alias("flat"),
+        ((pl.col("reward").max() - pl.col("reward").min()) <= rules.min_spread).alias("flat"),
     )
     copies = members.filter(pl.col("copy_kind") != "none")["copy_kind"]
     return GroupStats(
@@ -73,20 +77,21 @@ def _group_stats(artifact: Artifact, rollouts: Sequence[Artifact], min_spread: f
         copies=_counts(copies),
         sizes={int(size): count for size, count in sorted(_value_counts(groups["size"]).items())},
         flat_kept=int(groups["flat"].sum()),
-        flat_dropped=_flat_dropped(artifact, rollouts),
-        modules=_counts(groups["module"]),
+        flat_dropped=_flat_dropped(artifact, rollouts, rules),
+        modules=_counts(rows.select("group_id", "module").unique()["module"]),
         pull=dict(sorted(pull.iter_rows())),
     )
 
 
-def _flat_dropped(artifact: Artifact, rollouts: Sequence[Artifact]) -> int:
-    """Groups left out as flat: distinct (example, module, invocation_index) among the rows excluded for that."""
+def _flat_dropped(artifact: Artifact, rollouts: Sequence[Artifact], rules: GroupSection) -> int:
+    """Groups left out as flat: what is distinct of what a group shares, among the rows excluded for that."""
     if not rollouts:
         return 0
     rows = frame(artifact, EXCLUDED, ["rollout_id", "module", "invocation_index", "reason"])
     flat = rows.filter(pl.col("reason") == FLAT)
     examples = pl.concat([frame(rollout, ROLLOUTS, ["rollout_id", "example_id"]) for rollout in rollouts])
-    return flat.join(examples, on="rollout_id").select("example_id", "module", "invocation_index").n_unique()
+    shared = ["example_id"] if rules.unit == "trajectory" else ["example_id", "module", "invocation_index"]
+    return flat.join(examples, on="rollout_id").select(shared).n_unique()
 
 
 def collect_module_rewards(run: OpenRun) -> tuple[ModuleReward, ...]:

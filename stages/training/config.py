@@ -50,7 +50,7 @@ def trl_config(
         epsilon=objective.epsilon_low,
         epsilon_high=objective.epsilon_high,
         delta=None,
-        importance_sampling_level=objective.ratio_level,
+        importance_sampling_level="token",  # set when it is built: TRL would warn of sums that a step's shares undo
         beta=0.0,  # a value here would copy the adapter as reference; the trainer sets it once it is built
         use_bias_correction_kl=False,  # plain k3, as in the paper
         scale_rewards="none",  # advantages come from the group stage

@@ -56,6 +56,7 @@ class OfflineTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has no type info
         super().__init__(model=scorer.model, reward_funcs=_unused_reward, callbacks=[_OnStep(self)], **trl)
         self.remove_callback(PrinterCallback)
         self.beta = self.args.beta = objective.beta
+        self.importance_sampling_level = self.args.importance_sampling_level = objective.ratio_level
         self.scorer, self.members, self.batches, self.baselines = scorer, members, batches, baselines
         self.objective, self.section, self.budget, self.plan_seed = objective, section, budget, seed
         self.on_step = on_step
