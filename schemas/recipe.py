@@ -284,7 +284,25 @@ class TrainSection(Section):
     rho_level: Literal["token", "sequence"] = "token"
     rho_max: float = Field(default=2.0, gt=0)
     ess_floor: Share = 0.1
-    """Effective sample size, as a share of the members, below which the stage refuses to go on."""
+    """Effective sample size of pi_0 against the policies that sampled the data, as a share of the members, below which
+    the stage refuses to go on. Both are scored by the trainer: how far the engine's logged log-probabilities are from
+    the trainer's is measured apart (`mismatch_ess`). Logged ones stand in where the run has no adapter of a policy."""
+    behaviour: Literal["logged", "recomputed"] = "logged"
+    """mu in rho = pi_0/mu: the log-probabilities that the engine logged, or those of the archived adapter that sampled
+    the data, scored by the trainer. Logged ones correct for the engine's numbers too, hence the default."""
+    unknown_behaviour: Literal["refuse", "likelihood"] = "refuse"
+    """Members of which nobody knows what sampled them: without mu there is no rho. `likelihood` trains them as
+    advantage-weighted likelihood (REINFORCE without correction), which is no mmGRPO; the report says so."""
+    likelihood_advantages: Literal["positive", "all"] = "positive"
+    """Which of those members: pushing samples of an unknown policy down has no bound, so by default only good ones."""
+    likelihood_kl: Literal["required", "optional"] = "required"
+    """Whether such training needs `beta` above 0: nothing else keeps it near the policy."""
+    teacher_share: Share = 0.25
+    """Most of a group that may be teachers' members without mu, the best first; they are trained as likelihood, of
+    positive advantage only. Low, so that the group's own samples decide."""
+    module_norms: bool = False
+    """Measure the gradient norm of each module apart. Micro-batches then hold one module each: prompts that modules
+    share are computed again for each, and the adapter's gradient is kept twice."""
     grad_clip: float = Field(default=0.1, gt=0)
     weight_decay: float = Field(default=0.0, ge=0)
     adam_beta1: float = Field(default=0.9, ge=0, lt=1)
@@ -303,6 +321,14 @@ class TrainSection(Section):
     def _schedule_has_a_length(self) -> TrainSection:
         if self.schedule != "constant" and self.total_steps is None:
             raise ValueError(f"schedule '{self.schedule}' needs `total_steps`")
+        return self
+
+    @model_validator(mode="after")
+    def _likelihood_has_an_anchor(self) -> TrainSection:
+        if self.unknown_behaviour == "likelihood" and self.likelihood_kl == "required" and self.beta == 0:
+            raise ValueError(
+                "unknown_behaviour = 'likelihood' needs beta above 0, or likelihood_kl = 'optional' to go without"
+            )
         return self
 
 

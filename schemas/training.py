@@ -53,7 +53,11 @@ STEPS = TableSpec(
             column("kl_ref", pa.float64(), null=True),  # null when beta is 0
             column("entropy", pa.float64(), null=True),  # mean per completion token, nats
             column("clip_share", pa.float64(), null=True),  # share of tokens whose ratio was clipped
-            column("ess", pa.float64(), null=True),  # effective sample size of rho, as a share in (0, 1]
+            column("ess", pa.float64(), null=True),  # effective sample size of pi_0/mu, as a share in (0, 1]
+            # The trainer's log-probabilities against the engine's logged ones of the same policy:
+            column("mismatch_ess", pa.float64(), null=True),  # effective sample size of their ratio
+            column("mismatch_mean", pa.float64(), null=True),  # mean |difference| of a token, nats
+            column("mismatch_max", pa.float64(), null=True),  # the largest
             column("members", pa.int32()),
             column("groups", pa.int32()),
             column("completion_tokens", pa.int64()),
@@ -62,4 +66,45 @@ STEPS = TableSpec(
         ]
     ),
     key=("step", "adapter"),
+)
+
+RATIO_EDGES = (0.1, 0.5, 0.8, 0.9, 0.95, 0.99, 1.01, 1.05, 1.1, 1.2, 2.0, 10.0)
+"""Edges of the bins of ratios: the first bin lies below the first edge, the last from the last one up."""
+
+AGES = TableSpec(
+    name="ages",
+    version=1,
+    schema=pa.schema(
+        [
+            column("step", pa.int32()),
+            column("adapter", pa.string()),
+            column("age", pa.int32(), null=True),  # policies of the run newer than mu; null: mu is not of the run
+            column("members", pa.int32()),
+            column("completion_tokens", pa.int64()),
+            column("ess", pa.float64(), null=True),  # of pi_0/mu over these members
+            column("clip_share", pa.float64(), null=True),
+            column("kl_k1", pa.float64()),  # estimates of KL(pi_0 || theta), per token
+            column("kl_k3", pa.float64()),
+            column("entropy", pa.float64()),
+            column("ratio_histogram", pa.list_(pa.int64())),  # tokens by pi_theta/pi_0, bins of RATIO_EDGES
+            column("rho_histogram", pa.list_(pa.int64()), null=True),  # tokens by rho, as bounded
+        ]
+    ),
+    key=("step", "adapter", "age"),
+)
+
+MODULES = TableSpec(
+    name="modules",
+    version=1,
+    schema=pa.schema(
+        [
+            column("step", pa.int32()),
+            column("adapter", pa.string()),
+            column("module", pa.string()),
+            column("members", pa.int32()),  # calls
+            column("completion_tokens", pa.int64()),
+            column("grad_norm", pa.float64(), null=True),  # before clipping; null where modules are not taken apart
+        ]
+    ),
+    key=("step", "adapter", "module"),
 )

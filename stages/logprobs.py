@@ -57,7 +57,7 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
         DataError: for members without usable tokens, or an adapter that does not fit.
         StageError: naming rows whose log-probabilities are not finite.
     """
-    members, _ = load_members(inputs["group"].file("groups.parquet"), invocation_files(inputs), need_sampling=False)
+    members, _ = load_members(inputs["group"].file("groups.parquet"), invocation_files(inputs))
     policy = str(inputs.params["policy"])
     if inputs.params["rows"] == "own":
         members = members.of_policy(policy)

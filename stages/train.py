@@ -61,6 +61,7 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
         DataError: for members without usable tokens, or a previous adapter that does not fit.
         StageError: for a loss that is not finite, or data too far from the policy.
     """
+    from stages.training.behaviour import about
     from stages.training.objective import objective_of, why_nothing
     from stages.training.turns import train_in_turn
 
@@ -78,6 +79,7 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
         work = _work(inputs, recipe, execution, objective=objective, members=members, plan=plan)
         groups = len(set(members.group.tolist()))
         figures = train_in_turn(work, draft, out) | {"members": members.units, "groups": groups}
+        figures |= about(members, recipe, _archived(inputs))
         _finish(inputs, draft, figures)
         draft.rename(outcome)  # from here on a restart has only to move files
     metrics: dict[str, Any] = json.loads((outcome / "metrics.json").read_text())
@@ -90,14 +92,14 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
 
 
 def _members(inputs: Inputs, recipe: Recipe, out: Out) -> Members:
+    from stages.training.behaviour import admit
+
+    groups = inputs["group"].file("groups.parquet")
     members, left_out = load_members(
-        inputs["group"].file("groups.parquet"),
-        invocation_files(inputs),
-        need_sampling=recipe.train.rho != "none",
-        unit=recipe.group.unit,
-        balance=recipe.train.balance,
+        groups, invocation_files(inputs), unit=recipe.group.unit, balance=recipe.train.balance
     )
-    for reason, count in left_out.items():
+    members, not_admitted = admit(members, recipe, _archived(inputs), str(groups))
+    for reason, count in (left_out | not_admitted).items():
         out.exclude(reason, count)
     return members
 
@@ -139,8 +141,7 @@ def _work(
     done = 0 if previous is None else read_clock(previous)
     check_steps(recipe.train, done + len(plan))
     iteration = int(inputs.params["iteration"])
-    chain = [row["policy"] for row in _policies(inputs)]
-    scores = PolicyScores(chain[0], chain[-1], read_scores(logprob_files(inputs)))
+    scores = PolicyScores(tuple(_archived(inputs)), read_scores(logprob_files(inputs)))
     return Work(recipe, execution, objective, base, previous, iteration, members, plan, done, scores)
 
 
@@ -173,6 +174,11 @@ def _policies(inputs: Inputs) -> list[dict[str, Any]]:
     holder = inputs.artifacts.get("previous", inputs["base"])
     rows = read_rows(holder.file("policies.parquet"), POLICIES)
     return sorted(rows, key=lambda row: row["iteration"])
+
+
+def _archived(inputs: Inputs) -> list[str]:
+    """Digests of the policies of the run, oldest first: pi_0 is the last."""
+    return [row["policy"] for row in _policies(inputs)]
 
 
 def _untrained(inputs: Inputs, out: Out, reason: str) -> dict[str, Any]:

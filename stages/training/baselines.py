@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -15,9 +16,10 @@ from schemas.errors import DataError, StageError
 from schemas.parquet import read_frame
 from schemas.recipe import Recipe
 from schemas.training import LOGPROBS
+from stages.training.behaviour import Kind, Origin, kind_of
 from stages.training.cutting import split
 from stages.training.members import Row
-from stages.training.needs import needs_old, reference_is_old
+from stages.training.needs import needs_behaviours, needs_old, reference_is_old
 from stages.training.scorer import Scorer
 
 Tensors = list[torch.Tensor]
@@ -34,6 +36,8 @@ class Baselines:
     old: Tensors | None
     reference: Tensors | None
     reference_is_old: bool
+    origins: tuple[Origin, ...]
+    """What is known of the policy that sampled each row."""
 
 
 def score_all(
@@ -99,10 +103,8 @@ def read_scores(files: Sequence[Path]) -> Scores:
 class PolicyScores:
     """What policies think of the invocations of a stage."""
 
-    base: str
-    """Digest of the run's first policy."""
-    current: str
-    """Digest of pi_0."""
+    chain: tuple[str, ...]
+    """Digests of the run's policies, the base first, pi_0 last."""
     values: Scores
 
     def baselines(self, rows: Sequence[Row], recipe: Recipe, *, steps: int, fresh: bool) -> Baselines:
@@ -118,9 +120,22 @@ class PolicyScores:
             DataError: naming rows that were not scored, and the command that scores them.
         """
         is_old = reference_is_old(recipe.train, fresh=fresh)
-        old = self.of(self.current, rows) if needs_old(steps, recipe.adapter.dropout) else None
-        reference = self.of(self.base, rows) if recipe.train.beta != 0 and not is_old else None
-        return Baselines(old, reference, is_old)
+        old = self.of(self.chain[-1], rows) if needs_old(steps, recipe.adapter.dropout) else None
+        reference = self.of(self.chain[0], rows) if recipe.train.beta != 0 and not is_old else None
+        return Baselines(old, reference, is_old, self.origins(rows, recipe))
+
+    def origins(self, rows: Sequence[Row], recipe: Recipe) -> tuple[Origin, ...]:
+        """What is known of the policy that sampled each row."""
+        ages = {policy: age for age, policy in enumerate(reversed(self.chain))}
+        kinds = [kind_of(row, recipe, ages) for row in rows]
+        scored: dict[int, torch.Tensor] = {}
+        for policy in self.chain[:-1] if needs_behaviours(recipe.train) else ():
+            mine = [index for index, row in enumerate(rows) if row.policy == policy]
+            scored |= dict(zip(mine, self.of(policy, [rows[index] for index in mine]), strict=True))
+        return tuple(
+            Origin(cast("Kind", kind), ages.get(row.policy or ""), scored.get(index))
+            for index, (row, kind) in enumerate(zip(rows, kinds, strict=True))
+        )
 
     def of(self, policy: str, rows: Sequence[Row]) -> Tensors:
         """One policy's log-probabilities of some rows.

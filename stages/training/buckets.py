@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 
 from stages.training.baselines import Baselines
+from stages.training.behaviour import Origin
 from stages.training.members import Members, Row
 from stages.training.objective import Objective, Shares, bucket_factor, rho_of
 from stages.training.scorer import Scored
@@ -91,10 +92,17 @@ class Bucket:
     log_probs: torch.Tensor
     entropy: torch.Tensor
     tokens: float
-    kl_old: float
-    """Sum over tokens of the k3 estimate of KL(pi_0 || theta)."""
-    log_rho: torch.Tensor | None
-    """(b,) of the whole line."""
+    drift: torch.Tensor
+    """(b, T) log pi_theta/pi_0, zero behind each line's end."""
+    rho: torch.Tensor | None
+    """(b, T) what multiplies the advantages; None where nothing is corrected."""
+    far: torch.Tensor
+    """(b,) log of the whole line's pi_0/mu, both scored by the trainer (mu as logged where its adapter is not there).
+    NaN where mu is not known, or nothing is corrected."""
+    mismatch: torch.Tensor
+    """(b, T) log of the trainer's over the engine's value of one policy; NaN where only one of them is known."""
+    age: torch.Tensor
+    """(b,) of the policy that sampled the line; NaN for one that is not of the run."""
 
 
 def lay_out(
@@ -130,10 +138,45 @@ def _fixed(
         fixed["reference"] = join([reference[index] for index in indices])
     elif baselines.reference_is_old:
         fixed["reference"] = fixed["old"]
-    if objective.rho != "none":
-        sampling = [torch.from_numpy(row.sampling) for row in rows if row.sampling is not None]
-        fixed["sampling"] = join(sampling).to(current.dtype)
-    return fixed
+    return fixed | _behaviour(rows, [baselines.origins[index] for index in indices], fixed["old"], current)
+
+
+def _behaviour(
+    rows: list[Row], origins: list[Origin], start: torch.Tensor, current: torch.Tensor
+) -> dict[str, torch.Tensor]:
+    """Per token: pi_0, the ratio's denominator, mu of three kinds, and the age of what sampled the row; NaN: not known.
+
+    Args:
+        rows: R rows, N completion tokens.
+        origins: of each row.
+        start: (N,) log-probabilities under pi_0.
+        current: (N,) under theta.
+    """
+    lengths = [len(row.completion) for row in rows]
+    logged, trained = torch.full_like(start, torch.nan), torch.full_like(start, torch.nan)
+    old, age = start.clone(), torch.full_like(start, torch.nan)
+    mu = start.clone()
+    for row, origin, part in zip(rows, origins, _slices(lengths), strict=True):
+        if origin.age is not None:
+            age[part] = origin.age
+        if origin.kind == "likelihood":
+            old[part] = mu[part] = current[part]  # a ratio of 1 by construction: the gradient is A grad log pi
+            continue
+        if row.sampling is not None and row.as_sampled:
+            logged[part] = torch.from_numpy(row.sampling).to(start)
+        if origin.age == 0:
+            trained[part] = start[part]
+        elif origin.scored is not None:
+            trained[part] = origin.scored.to(start)
+        if origin.kind in ("logged", "scored"):
+            mu[part] = logged[part] if origin.kind == "logged" else trained[part]
+    nearest = torch.where(trained.isnan(), logged, trained)
+    return {"start": start, "old": old, "mu": mu, "far": start - nearest, "mismatch": trained - logged, "age": age}
+
+
+def _slices(lengths: list[int]) -> list[slice]:
+    ends = np.cumsum(lengths).tolist()
+    return [slice(end - length, end) for end, length in zip(ends, lengths, strict=True)]
 
 
 def _bucket(
@@ -148,9 +191,8 @@ def _bucket(
     """TRL's inputs for b units of equal weight; all tensors are of their lines, (b, T)."""
     mask, log_probs, old = scored.mask, scored.log_probs, fixed["old"]
     advantages = advantage.to(log_probs)[:, None].expand_as(log_probs)
-    log_rho = None
-    if "sampling" in fixed:
-        rho, log_rho = rho_of(old, fixed["sampling"], mask, objective)
+    rho = None if objective.rho == "none" else rho_of(old, fixed["mu"], mask, objective)
+    if rho is not None:
         advantages = advantages * rho
     inputs: dict[str, Any] = {
         "prompt_ids": mask.new_empty(len(mask), 0, dtype=torch.long),  # scored already
@@ -163,14 +205,16 @@ def _bucket(
     }
     if "reference" in fixed:
         inputs["ref_per_token_logps"] = fixed["reference"]
-    own = float(mask.sum())
-    drift = (log_probs.detach() - old).masked_fill(~mask, 0.0)
+    own, own_ages = float(mask.sum()), fixed["age"][:, 0]
     return Bucket(
         factor=bucket_factor(objective, weight, units=len(mask), tokens=own, total_tokens=tokens),
         inputs=inputs,
         log_probs=log_probs,
         entropy=scored.entropy,
         tokens=own,
-        kl_old=float((torch.expm1(drift) - drift).sum()),
-        log_rho=log_rho,
+        drift=(log_probs.detach() - fixed["start"]).masked_fill(~mask, 0.0),
+        rho=rho,
+        far=fixed["far"].masked_fill(~mask, 0.0).sum(-1) if rho is not None else torch.full_like(own_ages, torch.nan),
+        mismatch=fixed["mismatch"].masked_fill(~mask, torch.nan),
+        age=own_ages,
     )

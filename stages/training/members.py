@@ -53,6 +53,10 @@ class Row:
     policy: str | None = None
     """Digest of the policy that sampled it; None when nobody knows."""
     source: str = "student"
+    as_sampled: bool = True
+    """Whether `sampling` is of the distribution that was sampled from."""
+    narrowed: bool = False
+    """Whether that was cut by top_p or top_k."""
 
     @property
     def fed(self) -> Ids:
@@ -116,7 +120,6 @@ def load_members(
     groups: Path,
     invocations: Sequence[Path],
     *,
-    need_sampling: bool,
     unit: Literal["invocation", "trajectory"] = "invocation",
     balance: str = "sequence",
 ) -> tuple[Members, dict[str, int]]:
@@ -125,7 +128,6 @@ def load_members(
     Args:
         groups: groups.parquet.
         invocations: files of the invocations table, of one or several rollout artifacts.
-        need_sampling: whether a row without usable sampling log-probabilities is an error.
         unit: what the groups were made of.
         balance: the recipe's, which decides what the weights of trajectories mean.
 
@@ -151,7 +153,8 @@ def load_members(
     silent = calls.filter(pl.col("completion_ids").list.len().fill_null(0) == 0)
     origin = index.select(*key, "policy", "source").unique(key)
     calls = calls.join(silent.select(key), on=key, how="anti").join(origin, on=key, how="left").sort(key)
-    _check_calls(calls, need_sampling, groups)
+    unprompted = calls.filter(pl.col("prompt_ids").list.len().fill_null(0) == 0)
+    _refuse(unprompted, "prompt_ids are present", groups)
     found = calls.select(*key, tokens=pl.col("completion_ids").list.len()).with_row_index("row")
     kept = index.join(found, on=key, how="inner", maintain_order="left")
     if unit == "trajectory":
@@ -175,6 +178,8 @@ def _members(frame: pl.DataFrame, rows: tuple[Row, ...]) -> Members:
 
 def _row(call: dict[str, Any]) -> Row:
     sampling = call["sampling_logprobs"]
+    narrowed = (call["top_p"] or 1.0) < 1.0 or call["top_k"] is not None
+    changed = narrowed or (call["temperature"] or 1.0) != 1.0
     return Row(
         call["rollout_id"],
         call["call_index"],
@@ -184,30 +189,16 @@ def _row(call: dict[str, Any]) -> Row:
         call["temperature"] or 1.0,
         call["policy"],
         call["source"],
+        as_sampled=not (changed and call["logprob_kind"] == "raw"),
+        narrowed=narrowed,
     )
 
 
-def _check_calls(calls: pl.DataFrame, need_sampling: bool, groups: Path) -> None:
-    import polars as pl
-
-    unprompted = calls.filter(pl.col("prompt_ids").list.len().fill_null(0) == 0)
-    _refuse(unprompted, "prompt_ids are present", groups)
-    if not need_sampling:
-        return
-    hint = 'Set train.rho = "none" to train without correcting for the behaviour policy.'
-    _refuse(calls.filter(pl.col("sampling_logprobs").is_null()), "sampling_logprobs are present", groups, hint)
-    tempered = (pl.col("temperature").fill_null(1.0) != 1.0) & (pl.col("temperature").fill_null(1.0) != 0.0)
-    narrowed = (pl.col("top_p").fill_null(1.0) < 1.0) | pl.col("top_k").is_not_null()
-    raw = calls.filter((pl.col("logprob_kind") == "raw") & (tempered | narrowed))
-    rule = "sampling_logprobs are those of the distribution that was sampled from (logprob_kind 'processed')"
-    _refuse(raw, rule, groups, hint)
-
-
-def _refuse(broken: pl.DataFrame, rule: str, where: Path, hint: str = "") -> None:
+def _refuse(broken: pl.DataFrame, rule: str, where: Path) -> None:
     if broken.height:
         keys = broken.select("rollout_id", "call_index").head(3).iter_rows()
         samples = tuple(f"rollout_id={rollout}, call_index={call}" for rollout, call in keys)
-        raise ContractError("invocations", str(where), [Violation(rule, broken.height, samples)], hint)
+        raise ContractError("invocations", str(where), [Violation(rule, broken.height, samples)])
 
 
 def check_vocabulary(rows: Sequence[Row], vocabulary: int) -> None:

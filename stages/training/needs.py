@@ -92,5 +92,5 @@ def reference_is_old(train: TrainSection, *, fresh: bool) -> bool:
 
 
 def needs_behaviours(train: TrainSection) -> bool:
-    """Whether older policies are scored: for the effective sample size, which compares like with like."""
-    return train.rho != "none" and train.ess_floor > 0
+    """Whether older policies are scored: as mu, or for the effective sample size, which compares like with like."""
+    return train.rho != "none" and (train.ess_floor > 0 or train.behaviour == "recomputed")

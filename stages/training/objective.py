@@ -103,6 +103,10 @@ def _refuse_unsupported(recipe: Recipe) -> None:
             "group.unit = 'trajectory' goes with adapter.modules = 'shared': a rollout's calls are one member there, "
             "and a ratio over calls of several adapters would be that of no policy"
         )
+    if recipe.group.unit == "trajectory" and train.module_norms:
+        raise RecipeError(
+            "train.module_norms goes with group.unit = 'invocation': a trajectory's loss is that of all its modules"
+        )
     if "lm_head" in recipe.adapter.targets:
         raise RecipeError("adapter.targets names 'lm_head': the output embedding stays frozen; leave it out")
 
@@ -201,31 +205,26 @@ def bucket_factor(objective: Objective, weight: float, *, units: int, tokens: fl
     return weight
 
 
-def rho_of(
-    old: torch.Tensor, sampling: torch.Tensor, mask: torch.Tensor, objective: Objective
-) -> tuple[torch.Tensor, torch.Tensor]:
+def rho_of(old: torch.Tensor, mu: torch.Tensor, mask: torch.Tensor, objective: Objective) -> torch.Tensor:
     """The ratio rho = pi_0/mu, truncated or masked.
 
     Args:
         old: (B, T) log-probabilities under pi_0, scored by the trainer.
-        sampling: (B, T) log-probabilities under mu, logged by the engine.
+        mu: (B, T) log-probabilities under mu.
         mask: (B, T) bool.
         objective: mode, level and bound.
 
     Returns:
-        (B, T) factors for the advantages, and (B,) log of the whole sequence's ratio before any bound, for ESS.
+        (B, T) factors for the advantages.
     """
-    difference = (old - sampling).masked_fill(~mask, 0.0)
+    difference = (old - mu).masked_fill(~mask, 0.0)
     whole = difference.sum(-1)
-    if objective.rho == "none":
-        return torch.ones_like(old), whole
     rho = (difference if objective.rho_level == "token" else whole[:, None].expand_as(old)).exp()
     bound = min(objective.rho_max, torch.finfo(rho.dtype).max)
-    return (rho.clamp(max=bound) if objective.rho == "truncate" else rho.masked_fill(rho > bound, 0.0)), whole
+    return rho.clamp(max=bound) if objective.rho == "truncate" else rho.masked_fill(rho > bound, 0.0)
 
 
 def effective_share(log_rho: torch.Tensor) -> float:
     """ESS as a share of the sample: (sum rho)^2 / (n sum rho^2), from log rho; in (0, 1]."""
-    log_rho = log_rho.double()
-    log_ess = 2 * torch.logsumexp(log_rho, 0) - torch.logsumexp(2 * log_rho, 0)
-    return float(log_ess.exp()) / len(log_rho)
+    rho = (log_rho.double() - log_rho.max()).exp()  # a common factor changes nothing, and the largest is 1 then
+    return float(rho.sum() ** 2 / (len(rho) * (rho**2).sum()))

@@ -10,9 +10,10 @@ import torch
 
 from schemas.errors import StageError
 from schemas.recipe import TrainSection
+from stages.training.ages import age_rows, count_tokens
 from stages.training.buckets import Batch, Bucket
 from stages.training.members import Members
-from stages.training.objective import effective_share
+from stages.training.objective import Objective, effective_share
 
 
 @dataclass
@@ -22,16 +23,26 @@ class StepSums:
     tokens: float = 0.0
     kl_old: float = 0.0
     forward_tokens: int = 0
-    log_rho: list[torch.Tensor] = field(default_factory=list)
+    units: list[torch.Tensor] = field(default_factory=list)
+    """(b, 3): age of the policy that sampled a unit, log pi_0/mu, log trainer's/engine's; NaN where not known."""
+    mismatch: list[torch.Tensor] = field(default_factory=list)
+    """Sum, number and largest of |trainer's less engine's| log-probability of a token under one policy."""
+    by_age: dict[str, float] = field(default_factory=dict)
+    """Sums over tokens by age: see `ages.py`."""
     trl: dict[str, float] = field(default_factory=dict)
     """Token-weighted sums of the means that TRL reports for each bucket."""
 
-    def add(self, bucket: Bucket, means: dict[str, float]) -> None:
+    def add(self, bucket: Bucket, means: dict[str, float], objective: Objective) -> None:
         """Add one bucket and what TRL reported for it."""
         self.tokens += bucket.tokens
-        self.kl_old += bucket.kl_old
-        if bucket.log_rho is not None:
-            self.log_rho.append(bucket.log_rho)
+        self.kl_old += float((torch.expm1(bucket.drift) - bucket.drift).sum())
+        difference = bucket.mismatch.double()
+        self.units.append(torch.stack([bucket.age.double(), bucket.far.double(), difference.nansum(-1)], dim=1).cpu())
+        known = difference[~difference.isnan()].abs().cpu()
+        self.units[-1][difference.isnan().all(-1).cpu(), 2] = torch.nan
+        if len(known):
+            self.mismatch.append(torch.stack([known.sum(), torch.tensor(float(len(known))), known.max()]))
+        count_tokens(self.by_age, bucket, objective)
         for name, mean in means.items():
             self.trl[name] = self.trl.get(name, 0.0) + mean * bucket.tokens
 
@@ -41,12 +52,30 @@ class StepSums:
 
     @property
     def ess(self) -> float | None:
-        """Effective sample size of rho as a share, or None when mu is not known."""
-        return effective_share(torch.cat(self.log_rho)) if self.log_rho else None
+        """Effective sample size of pi_0/mu as a share, or None when mu is not known."""
+        return known_share(torch.cat(self.units)[:, 1])
+
+    @property
+    def mismatches(self) -> dict[str, float | None]:
+        """How far the engine's log-probabilities are from the trainer's of the same policy."""
+        if not self.mismatch:
+            return {"mismatch_ess": None, "mismatch_mean": None, "mismatch_max": None}
+        total, tokens, largest = torch.stack(self.mismatch).unbind(1)
+        return {
+            "mismatch_ess": known_share(torch.cat(self.units)[:, 2]),
+            "mismatch_mean": float(total.sum() / tokens.sum()),
+            "mismatch_max": float(largest.max()),
+        }
+
+
+def known_share(log_ratio: torch.Tensor) -> float | None:
+    """`effective_share` of the ratios that are known; None without any."""
+    known = log_ratio[~log_ratio.isnan()]
+    return effective_share(known) if len(known) else None
 
 
 def step_row(members: Members, batch: Batch, sums: StepSums, loss: float, rate: float) -> dict[str, Any]:
-    """The step's row of the steps table, but for the gradient's norm."""
+    """A row of the steps table without the norm of its gradient; `ages` and `modules` hold rows of those tables."""
     chosen = np.array(batch.members, np.intp)
     units = chosen[np.unique(members.unit[chosen], return_index=True)[1]]
     tokens = int(members.tokens[chosen].sum())
@@ -62,12 +91,28 @@ def step_row(members: Members, batch: Batch, sums: StepSums, loss: float, rate: 
         "entropy": sums.mean("entropy"),
         "clip_share": sums.mean("cispo_clip_ratio") if clipped is None else clipped,
         "ess": sums.ess,
+        **sums.mismatches,
         "members": len(units),
         "groups": len(np.unique(members.group[chosen])),
         "completion_tokens": tokens,
         "row_tokens": tokens + sum(len(members.rows[row].prompt) for row in members.row[chosen]),
         "forward_tokens": sums.forward_tokens,
+        "ages": age_rows(sums.by_age, torch.cat(sums.units)),
+        "modules": module_rows(members, chosen),
     }
+
+
+def module_rows(members: Members, chosen: np.ndarray[Any, Any]) -> list[dict[str, Any]]:
+    """What each module has in a step; the gradient's norm is measured later."""
+    return [
+        {
+            "module": str(module),
+            "members": int((members.module[chosen] == module).sum()),
+            "completion_tokens": int(members.tokens[chosen][members.module[chosen] == module].sum()),
+            "grad_norm": None,
+        }
+        for module in np.unique(members.module[chosen])
+    ]
 
 
 def check_step(members: Members, batch: Batch, row: dict[str, Any], train: TrainSection) -> None:
@@ -85,8 +130,8 @@ def check_step(members: Members, batch: Batch, row: dict[str, Any], train: Train
     if row["ess"] is not None and row["ess"] < train.ess_floor:
         raise StageError(
             f"step {batch.step}: the effective sample size is {row['ess']:.3f} of {row['members']} members, below "
-            f"train.ess_floor = {train.ess_floor}: the data are too far from the policy that is trained. Were they "
-            "sampled by another policy or at another precision? Sample again, or lower train.ess_floor knowingly."
+            f"train.ess_floor = {train.ess_floor}: the data are too far from the policy that is trained. Sample again, "
+            "replay fewer iterations, or lower train.ess_floor knowingly."
         )
 
 

@@ -17,6 +17,7 @@ Loss types, clipping, the KL estimator and their metrics are TRL's.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,9 +29,10 @@ from trl import GRPOTrainer
 from schemas.canonical import seed_from
 from schemas.recipe import TrainSection
 from stages.training.baselines import Baselines, check_finite
-from stages.training.buckets import Batch, Bucket, MicroBatch, lay_out
+from stages.training.buckets import Batch, Bucket, Indices, MicroBatch, lay_out
 from stages.training.cutting import blocks_of, split
 from stages.training.members import Members, Row
+from stages.training.norms import ModuleNorms
 from stages.training.objective import Objective, step_shares
 from stages.training.scorer import Scorer
 from stages.training.statistics import StepSums, check_step, step_row, why_end
@@ -75,21 +77,36 @@ class OfflineTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has no type info
         self.batch, self.sums = batch, StepSums()
         torch.manual_seed(seed_from("dropout", self.plan_seed, batch.step))
         total = torch.zeros((), device=self.args.device)
+        self.norms = ModuleNorms(self.scorer.model)
         for part in self._micro_batches(batch):
             micro = MicroBatch.of(self.members, batch, part)
-            total += super().training_step(model, {"micro": micro}, num_items_in_batch)
+            with self._measured(batch, part):
+                total += super().training_step(model, {"micro": micro}, num_items_in_batch)
         self._end_of_step(float(total))
         return total
 
     def _micro_batches(self, batch: Batch) -> list[list[int]]:
         """Positions in `batch.members`, cut so that members of one row, and rows of one unit, stay together."""
-        block = blocks_of(self.members, batch.members)
-        pairs = np.unique(np.stack([block, self.members.row[batch.members]]), axis=1)
+        everything = np.arange(len(batch.members))
+        if not self.section.module_norms:
+            return self._cut(batch, everything)
+        module = self.members.module[batch.members]
+        return [part for name in np.unique(module) for part in self._cut(batch, everything[module == name])]
+
+    def _cut(self, batch: Batch, places: Indices) -> list[list[int]]:
+        chosen = np.array(batch.members, np.intp)[places]
+        block = blocks_of(self.members, chosen.tolist())
+        pairs = np.unique(np.stack([block, self.members.row[chosen]]), axis=1)
         rows: list[list[Row]] = [[] for _ in range(block.max() + 1)]
         for number, row in pairs.T:
             rows[number].append(self.members.rows[row])
         parts = split(rows, self.budget, packed=self.scorer.packed)
-        return [np.flatnonzero(np.isin(block, part)).tolist() for part in parts]
+        return [places[np.isin(block, part)].tolist() for part in parts]
+
+    def _measured(self, batch: Batch, part: list[int]) -> contextlib.AbstractContextManager[None]:
+        if not self.section.module_norms:
+            return contextlib.nullcontext()
+        return self.norms.of(str(self.members.module[batch.members[part[0]]]))
 
     def _prepare_inputs(self, generation_batch: dict[str, MicroBatch]) -> list[Bucket]:
         """Score a micro-batch and lay out its members for TRL, by weight."""
@@ -108,7 +125,8 @@ class OfflineTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has no type info
             self._scored = bucket
             self._metrics["train"].clear()
             total = total + bucket.factor * self._compute_loss(model, bucket.inputs)
-            self.sums.add(bucket, {name: values[-1] for name, values in self._metrics["train"].items()})
+            told = {name: values[-1] for name, values in self._metrics["train"].items()}
+            self.sums.add(bucket, told, self.objective)
         return total
 
     def _get_per_token_logps_and_entropies(self, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor, None]:
@@ -118,6 +136,10 @@ class OfflineTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has no type info
     def _clip_grad_norm(self, model: torch.nn.Module) -> torch.Tensor:
         norm: torch.Tensor = super()._clip_grad_norm(model)
         self.row["grad_norm"] = float(norm)
+        modules = self.row["modules"]
+        norms = self.norms.norms() or ({modules[0]["module"]: float(norm)} if len(modules) == 1 else {})
+        for each in modules:
+            each["grad_norm"] = norms.get(each["module"])
         return norm
 
     def _end_of_step(self, loss: float) -> None:

@@ -22,7 +22,7 @@ from schemas.execution import Execution
 from schemas.parquet import write_table
 from schemas.policies import SHARED
 from schemas.recipe import Recipe
-from schemas.training import STEPS
+from schemas.training import AGES, MODULES, STEPS
 from stages.contract import Out
 from stages.engines.adapters import INDEX, SEVERAL_FOLDER, SHARED_FOLDER, SHARED_NAME, read_adapters
 from stages.engines.models import BaseModel
@@ -33,7 +33,7 @@ from stages.training.naming import adapter_names, check_unchanged
 from stages.training.objective import Objective, why_nothing
 from stages.training.plan import PlannedStep
 
-_MEANS = ("loss", "kl_old", "kl_ref", "entropy", "clip_share", "ess", "grad_norm")
+_MEANS = ("loss", "kl_old", "kl_ref", "entropy", "clip_share", "ess", "mismatch_ess", "mismatch_mean", "grad_norm")
 _SUMS = ("row_tokens", "forward_tokens", "completion_tokens")
 
 
@@ -82,7 +82,8 @@ def train_in_turn(work: Work, folder: Path, out: Out) -> dict[str, Any]:
     """Train every adapter that has members, and write all that there are into an empty folder.
 
     One shared: adapter/, optimizer.safetensors. Several: adapters/NAME/, adapters/modules.json (name by module) and
-    optimizers/NAME.safetensors. In both cases optimizer.json and steps.parquet. With no step taken: nothing.
+    optimizers/NAME.safetensors. In both cases optimizer.json, steps.parquet, ages.parquet and modules.parquet. With no
+    step taken: nothing.
 
     Returns:
         Metrics of all steps together, and under `adapters` those of each adapter.
@@ -93,8 +94,18 @@ def train_in_turn(work: Work, folder: Path, out: Out) -> dict[str, Any]:
     if rows:
         _write_adapters(work, names, turns, folder)
         (folder / "optimizer.json").write_text(canonical_json({"optimizer": "adamw", "run_steps": _clock(work, turns)}))
-        write_table(rows, folder / "steps.parquet", STEPS)
+        write_steps(rows, folder)
     return _metrics(turns, rows)
+
+
+def write_steps(rows: list[dict[str, Any]], folder: Path) -> None:
+    """The tables of the steps taken: steps.parquet, ages.parquet and modules.parquet."""
+    nested = {"ages": AGES, "modules": MODULES}
+    for name, spec in nested.items():
+        parts = [{"step": row["step"], "adapter": row["adapter"], **part} for row in rows for part in row[name]]
+        write_table(parts, folder / f"{name}.parquet", spec)
+    flat = [{name: value for name, value in row.items() if name not in nested} for row in rows]
+    write_table(flat, folder / "steps.parquet", STEPS)
 
 
 def read_clock(previous: Path) -> int:

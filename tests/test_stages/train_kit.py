@@ -25,6 +25,8 @@ from stages.training.needs import look, needs
 
 EOS = 2
 VOCABULARY = 99
+BASE = "(base)"
+"""Stands for the digest of the base's policy."""
 
 
 class Killed(BaseException):
@@ -95,6 +97,10 @@ class Call:
     rollout: str | None = None
     """Default: a rollout of its own."""
     call_index: int = 0
+    policy: str | None = BASE
+    source: str = "student"
+    fields: dict[str, Any] = field(default_factory=dict)
+    """Further columns of its invocation."""
 
 
 def make_calls(seed: int = 0, examples: int = 3, members: int = 4, advantages: bool = True) -> list[Call]:
@@ -135,6 +141,8 @@ def write_artifacts(root: Path, calls: list[Call], cache: Path) -> tuple[Inputs,
         root / "rollout" / "invocations.parquet",
         INVOCATIONS,
     )
+    for call in calls:
+        call.policy = first["policy"] if call.policy == BASE else call.policy
     members: list[dict[str, Any]] = []
     for name in dict.fromkeys(names):
         own = [call for call, of in zip(calls, names, strict=True) if of == name]
@@ -164,7 +172,7 @@ def _invocation(rollout: str, call: Call) -> dict[str, Any]:
         "trainable": True,
         "concurrent": False,
         "fidelity": "exact",
-    }
+    } | call.fields
 
 
 def _member(rollout: str, call: Call, copy: int, before: list[dict[str, Any]]) -> dict[str, Any]:
@@ -178,7 +186,8 @@ def _member(rollout: str, call: Call, copy: int, before: list[dict[str, Any]]) -
         "call_index": call.call_index,
         "attempt": 0,
         "copy_kind": "fill" if copy else "none",
-        "source": "student",
+        "source": call.source,
+        "policy": call.policy,
         "reward": 0.5,
         "advantage": call.advantage,
         "weight": call.weight,

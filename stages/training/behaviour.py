@@ -1,0 +1,142 @@
+"""Where each row's mu comes from, and what is done with rows that have none.
+
+mu, the policy that sampled a row, enters the loss as rho = pi_0/mu. Its log-probabilities are the engine's, logged when
+the row was sampled, or (`train.behaviour = "recomputed"`) those of the archived adapter of that policy, scored by the
+trainer. Without either there is no rho, and the row no part of mmGRPO: scoring it with pi_0 instead would make the
+ratio 1 by construction. Such rows can be trained as *advantage-weighted likelihood*, REINFORCE without correction:
+
+- teachers, always: of positive advantage only, at most `train.teacher_share` of a group;
+- others where the recipe says `unknown_behaviour = "likelihood"`: of positive advantage unless it says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from schemas.errors import ContractError, Violation
+from schemas.recipe import Recipe
+from stages.training.members import Members, Row
+
+LIKELIHOOD = "advantage-weighted likelihood"
+OBJECTIVE = "mmGRPO"
+TEACHER = "teacher:"
+
+Kind = Literal["logged", "scored", "likelihood", "uncorrected"]
+"""Where rho comes from: mu as logged, mu as scored by the trainer, no mu, or not wanted (`rho = "none"`)."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What is known of the policy that sampled a row."""
+
+    kind: Kind
+    age: int | None
+    """How many policies of the run are newer, 0 for pi_0; None for a policy that is not of the run."""
+    scored: torch.Tensor | None = None
+    """Its log-probabilities by the trainer, where they were scored; those of pi_0 are known otherwise."""
+
+
+def kind_of(row: Row, recipe: Recipe, archived: Collection[str]) -> Kind | str:
+    """How a row is trained; any other text says which rule it breaks."""
+    train, corrected = recipe.train, recipe.train.rho != "none"
+    teacher, admitted = row.source.startswith(TEACHER), recipe.train.unknown_behaviour == "likelihood"
+    if row.policy is None and not teacher:
+        return "likelihood" if admitted else "policy is present"
+    if train.behaviour == "recomputed" and row.policy in archived and corrected:
+        return "sampling was not narrowed by top_p or top_k" if row.narrowed else "scored"
+    if row.sampling is not None and row.as_sampled:
+        return "logged" if corrected else "uncorrected"
+    if teacher or (admitted and corrected and row.policy not in archived):
+        return "likelihood"
+    return _missing(row) if corrected else "uncorrected"
+
+
+def _missing(row: Row) -> str:
+    if row.sampling is None:
+        return "sampling_logprobs are present"
+    return "sampling_logprobs are those of the distribution that was sampled from (logprob_kind 'processed')"
+
+
+_HINTS = {
+    "policy is present": (
+        'Nobody knows what sampled them: leave them out, or set train.unknown_behaviour = "likelihood" to train on '
+        f"them as {LIKELIHOOD}."
+    ),
+    "sampling was not narrowed by top_p or top_k": (
+        "Scored again they would have the log-probabilities of the whole distribution, which was not sampled from: set "
+        'train.behaviour = "logged".'
+    ),
+}
+_NO_MU = (
+    'Set train.rho = "none" to train without correcting for the behaviour policy, or train.behaviour = "recomputed" to '
+    "score them with the policy that sampled them, where the run has its adapter."
+)
+
+
+def admit(members: Members, recipe: Recipe, archived: Collection[str], where: str) -> tuple[Members, dict[str, int]]:
+    """The members that are trained on.
+
+    Returns:
+        Them, and how many were left out by reason: `likelihood_not_positive`, `teacher_share`.
+
+    Raises:
+        ContractError: for rows without a usable mu that the recipe does not admit, with their count and keys.
+    """
+    kinds = [kind_of(row, recipe, archived) for row in members.rows]
+    _refuse(members.rows, kinds, where)
+    without_mu = np.array([kind == "likelihood" for kind in kinds], np.bool_)[members.row]
+    teacher = np.array([row.source.startswith(TEACHER) for row in members.rows], np.bool_)[members.row]
+    positive_only = without_mu & (teacher | (recipe.train.likelihood_advantages == "positive"))
+    negative = positive_only & ~(members.advantage > 0)
+    kept = ~negative
+    over = _over_share(members, without_mu & teacher & kept, kept, recipe.train.teacher_share)
+    left_out = {"likelihood_not_positive": int(negative.sum()), "teacher_share": int(over.sum())}
+    if not any(left_out.values()):
+        return members, {}
+    return members.only(kept & ~over), {reason: count for reason, count in left_out.items() if count}
+
+
+def _refuse(rows: Sequence[Row], kinds: Sequence[str], where: str) -> None:
+    for rule in dict.fromkeys(kind for kind in kinds if " " in kind):
+        broken = [row.name for row, kind in zip(rows, kinds, strict=True) if kind == rule]
+        violation = Violation(rule, len(broken), tuple(broken[:3]))
+        raise ContractError("invocations", where, [violation], _HINTS.get(rule, _NO_MU))
+
+
+def _over_share(
+    members: Members, taught: npt.NDArray[np.bool_], kept: npt.NDArray[np.bool_], share: float
+) -> npt.NDArray[np.bool_]:
+    """Teacher members over their share of a group: those of the lowest advantage, the later of equal ones.
+
+    Of a group with u other members the m best stay, m being the largest number with m <= share * (m + u). Whole units
+    go, so that no rollout is cut in a group of trajectories.
+    """
+    over = np.zeros(len(members), np.bool_)
+    for group in np.unique(members.group[taught]):
+        here = members.group == group
+        units, first = np.unique(members.unit[here & taught], return_index=True)
+        others = len(np.unique(members.unit[here & kept & ~taught]))
+        allowed = len(units) if share >= 1 else int(share * others / (1 - share) + 1e-9)
+        best = np.argsort(-members.advantage[here & taught][first], kind="stable")
+        over |= here & np.isin(members.unit, units[best[allowed:]])
+    return over
+
+
+def about(members: Members, recipe: Recipe, archived: Collection[str]) -> dict[str, Any]:
+    """What the manifest says: the objective by its name, and the members trained as likelihood by source."""
+    kinds = np.array([kind_of(row, recipe, archived) == "likelihood" for row in members.rows], np.bool_)[members.row]
+    sources = np.array([row.source for row in members.rows], np.str_)[members.row][kinds]
+    names, counts = np.unique(sources, return_counts=True)
+    part = len(np.unique(members.unit[kinds]))
+    whole = f"{OBJECTIVE} and {LIKELIHOOD}" if part else OBJECTIVE
+    return {
+        "objective": LIKELIHOOD if part and part == members.units else whole,
+        "likelihood_members": part,
+        "likelihood_sources": dict(zip(names.tolist(), counts.tolist(), strict=True)),
+    }
