@@ -151,7 +151,9 @@ def _resolve(options: argparse.Namespace) -> tuple[LoadedRecipe, Execution, Path
     loaded = load_recipe(options.recipe, options.set)
     execution = load_execution(options.execution, options.exec)
     # Absolute from here on: a program may change the working folder.
-    return loaded, execution, (options.run_dir or Path("runs") / loaded.recipe.name).absolute()
+    folder = (options.run_dir or Path("runs") / loaded.recipe.name).absolute()
+    reports = Path(execution.report_dir or folder / "trackers").absolute()
+    return loaded, execution.model_copy(update={"report_dir": str(reports)}), folder
 
 
 def _iterations(options: argparse.Namespace, loaded: LoadedRecipe) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, get_args
 
@@ -41,15 +42,26 @@ def load_execution(path: Path | None, settings: list[str]) -> Execution:
     """Execution settings from an optional TOML file and the command line.
 
     Raises:
-        RecipeError: naming each wrong field.
+        RecipeError: naming each wrong field, or the package of a tracker that is not installed.
     """
     document = merge(_read_toml(path) if path else {}, _parse_settings(settings))
     try:
         execution = Execution.model_validate(document)
     except ValidationError as error:
         raise RecipeError(f"execution settings are not valid:\n{_describe(error, Execution)}") from None
+    for name in execution.report_to:
+        _check_installed(name)
     cache = execution.cache and str(Path(execution.cache).absolute())  # a program may change the working folder
     return execution.model_copy(update={"cache": cache})
+
+
+def _check_installed(tracker: str) -> None:
+    try:
+        distribution(tracker)
+    except PackageNotFoundError:
+        raise RecipeError(
+            f"report_to names '{tracker}', whose package is not installed: pip install {tracker}, or leave it out"
+        ) from None
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

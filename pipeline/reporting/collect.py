@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pipeline.reporting import findings
+from pipeline.reporting.ages import collect_ages, collect_modules
 from pipeline.reporting.costs import collect_artifacts, collect_costs, collect_exclusions, total_seconds
 from pipeline.reporting.data import Report
 from pipeline.reporting.failures import collect_failures
@@ -48,6 +49,8 @@ def collect(run_dir: Path) -> Report:
         failures=collect_failures(run),
         steps=steps,
         step_means=step_means(steps),
+        ages=collect_ages(run),
+        module_training=collect_modules(run),
         samples=collect_samples(run),
         artifacts=collect_artifacts(run),
     )

@@ -136,6 +136,10 @@ class Iteration:
     """Whether the train stage made a new policy; None when it has not finished."""
     train_note: str | None
     """Why nothing was trained, or why training ended early."""
+    objective: str | None
+    """What was trained on, by its name; None when nothing was."""
+    likelihood_members: int
+    """Members without a behaviour policy: trained as advantage-weighted likelihood."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +161,39 @@ class StepMeans:
     adapter: str
     steps: int
     figures: dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class AgeStats:
+    """What the steps of one iteration did with members of one age."""
+
+    iteration: int
+    adapter: str
+    age: int | None
+    """Policies of the run newer than the one that sampled them; None for policies that are not of the run."""
+    members: int
+    completion_tokens: int
+    ess: float | None
+    clip_share: float | None
+    kl_k1: float
+    kl_k3: float
+    entropy: float
+    ratio_histogram: list[int] | None
+    """Tokens by pi_theta/pi_0, in the bins of `RATIO_EDGES`."""
+    rho_histogram: list[int] | None
+
+
+@dataclass(frozen=True)
+class ModuleStats:
+    """What the steps of one iteration did with one module."""
+
+    iteration: int
+    adapter: str
+    module: str
+    members: int
+    completion_tokens: int
+    grad_norm: float | None
+    """Mean over the steps; None where modules were not measured apart."""
 
 
 @dataclass(frozen=True)
@@ -295,5 +332,7 @@ class Report:
     failures: tuple[Failure, ...]
     steps: tuple[Step, ...]
     step_means: tuple[StepMeans, ...]
+    ages: tuple[AgeStats, ...]
+    module_training: tuple[ModuleStats, ...]
     samples: tuple[Sample, ...]
     artifacts: tuple[ArtifactRef, ...]

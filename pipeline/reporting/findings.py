@@ -9,6 +9,7 @@ from pipeline.reporting.data import Iteration, Note, PolicyScore, SplitScores, S
 from pipeline.reporting.opened import OpenRun
 from pipeline.reporting.text import after, bounds, by_status, count, number, plural, share, signed
 from stages.statistics import Interval
+from stages.training.names import LIKELIHOOD
 
 FLAT_SHARE = 0.5
 FAILED_SHARE = 0.1
@@ -153,6 +154,12 @@ def _about_training(iterations: Sequence[Iteration], steps: Sequence[Step], ess_
     idle = _by_note([iteration for iteration in iterations if iteration.trained is False])
     for reason, which in idle:
         yield Note("warning", f"{which} trained nothing: {reason}.")
+    others = [iteration for iteration in iterations if iteration.likelihood_members]
+    if others:
+        members = plural(sum(iteration.likelihood_members for iteration in others), "member")
+        where = _which([iteration.index for iteration in others])
+        said = f"{where}: {members} without a known behaviour policy trained as {LIKELIHOOD}, which is no mmGRPO."
+        yield Note("warning", said)
     for reason, which in _by_note(
         [iteration for iteration in iterations if iteration.trained and iteration.train_note]
     ):

@@ -37,6 +37,8 @@ def _iteration(run: OpenRun, index: int) -> Iteration:
         groups=_group_stats(group, _grouped_from(run, index), run.recipe.group) if group else None,
         trained=bool(metrics.get("trained")) if train else None,
         train_note=None if reason is None else str(reason),
+        objective=metrics.get("objective"),
+        likelihood_members=int(metrics.get("likelihood_members", 0)),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -12,6 +13,7 @@ from markupsafe import Markup
 from pipeline.reporting import findings, text
 from pipeline.reporting.data import Iteration, ModuleReward, Report, SplitScores, Step
 from pipeline.reporting.plots import Series, column_plot, line_plot
+from schemas.training import RATIO_EDGES
 from stages.grouping.reasons import REASONS
 
 INDICES_DRAWN = 6
@@ -23,7 +25,12 @@ STEP_PLOTS = {
     "kl_ref": ("KL to the reference, nats per token", "KL to reference"),
     "clip_share": ("Clipped tokens, share", "Clipped"),
     "entropy": ("Entropy, nats per token", "Entropy"),
-    "ess": ("Effective sample size, share", "ESS"),
+    "ess": ("Effective sample size against the policies that sampled the data, share", "ESS"),
+    "mismatch_ess": (
+        "Effective sample size of the engine's log-probabilities against the trainer's, share",
+        "Engine ESS",
+    ),
+    "mismatch_mean": ("Engine's against the trainer's log-probability, mean difference, nats", "Engine mismatch"),
     "grad_norm": ("Gradient norm", "Gradient norm"),
 }
 """Figures of the trainer that are shown: caption of the plot, heading of the column."""
@@ -59,6 +66,7 @@ def render(report: Report) -> str:
         cost_columns=_cost_columns(report),
         cost_total=_cost_total(report),
         step_columns={name: head for name, (_, head) in STEP_PLOTS.items() if _any_known(report.steps, name)},
+        ratio_bins=_ratio_bins(),
         excluded=_excluded_by_reason(report),
         statuses=_statuses(report.iterations),
     )
@@ -178,6 +186,12 @@ def _cost_total(report: Report) -> dict[str, float]:
         for name, value in cost.figures.items():
             total[name] = total.get(name, 0.0) + value
     return total
+
+
+def _ratio_bins() -> list[str]:
+    edges = [f"{edge:g}" for edge in RATIO_EDGES]
+    inner = [f"{low} to {high}" for low, high in pairwise(edges)]
+    return [f"below {edges[0]}", *inner, f"{edges[-1]} and up"]
 
 
 def _any_known(steps: Sequence[Step], name: str) -> bool:

@@ -22,9 +22,8 @@ import torch
 from schemas.errors import ContractError, Violation
 from schemas.recipe import Recipe
 from stages.training.members import Members, Row
+from stages.training.names import LIKELIHOOD, OBJECTIVE
 
-LIKELIHOOD = "advantage-weighted likelihood"
-OBJECTIVE = "mmGRPO"
 TEACHER = "teacher:"
 
 Kind = Literal["logged", "scored", "likelihood", "uncorrected"]

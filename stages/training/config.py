@@ -17,9 +17,17 @@ if TYPE_CHECKING:
 
 
 def trl_config(
-    objective: Objective, train: TrainSection, folder: Path, *, steps: int, seed: int, cpu: bool
+    objective: Objective,
+    train: TrainSection,
+    folder: Path,
+    *,
+    steps: int,
+    seed: int,
+    cpu: bool,
+    name: str = "",
+    report_to: tuple[str, ...] = (),
 ) -> GRPOConfig:
-    """The configuration of a trainer that generates, saves and reports nothing.
+    """The configuration of a trainer that generates and saves nothing.
 
     Args:
         objective: loss type, clipping and KL.
@@ -28,6 +36,8 @@ def trl_config(
         steps: optimizer steps to take.
         seed: TRL seeds the global generators with it when it starts.
         cpu: train on the CPU even where there is a GPU.
+        name: what trackers call this training.
+        report_to: the trackers that are told of each step.
     """
     from trl import GRPOConfig
 
@@ -84,7 +94,9 @@ def trl_config(
         logging_strategy="no",
         logging_nan_inf_filter=False,
         log_completions=False,
-        report_to="none",
+        report_to=list(report_to) or "none",
+        run_name=name or None,
+        project="mmgrpo",
         push_to_hub=False,
         disable_tqdm=True,
     )

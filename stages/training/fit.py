@@ -30,6 +30,7 @@ from stages.training.objective import Objective
 from stages.training.plan import PlannedStep, members_of
 from stages.training.process import isolated
 from stages.training.scorer import Scorer
+from stages.training.trackers import tracked
 from stages.training.trainer import OfflineTrainer, make_batches
 
 if TYPE_CHECKING:
@@ -120,9 +121,10 @@ def _fit(job: Job, folder: Path, out: Out) -> Outcome:
     ready = time.monotonic()
     adam, schedule, rows = _resume(job, scorer.model, out)
     taken = len(rows)
-    trainer = _trainer(job, scorer, (adam, schedule), rows=rows, out=out)
-    if taken < len(job.plan):
-        trainer.train()
+    with tracked(job.execution, f"{job.recipe.name}-{job.adapter}"):
+        trainer = _trainer(job, scorer, (adam, schedule), rows=rows, out=out)
+        if taken < len(job.plan):
+            trainer.train()
     out.telemetry(
         load_seconds=ready - started,
         train_seconds=time.monotonic() - ready,
@@ -182,6 +184,8 @@ def _trainer(
         steps=max(1, len(steps)),
         seed=seed,
         cpu=scorer.device.type == "cpu",
+        name=f"{job.recipe.name}, iteration {job.iteration}",
+        report_to=job.execution.report_to,
     )
     return OfflineTrainer(
         scorer=scorer,

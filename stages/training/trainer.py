@@ -11,6 +11,7 @@ What it changes from GRPO/TRL, and nothing else:
 - `compute_loss`: TRL's own `_compute_loss` for every bucket of equally weighted lines, times the bucket's share of
   the step. A step's loss and gradient do not depend on how it was cut.
 - `_clip_grad_norm`: remembers the norm.
+- `log`: trackers (`report_to`) are told the rows of the steps table instead.
 
 Loss types, clipping, the KL estimator and their metrics are TRL's.
 """
@@ -36,6 +37,7 @@ from stages.training.norms import ModuleNorms
 from stages.training.objective import Objective, step_shares
 from stages.training.scorer import Scorer
 from stages.training.statistics import StepSums, check_step, step_row, why_end
+from stages.training.trackers import report
 
 
 class OfflineTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has no type information
@@ -133,6 +135,9 @@ class OfflineTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has no type info
         """What `_prepare_inputs` has scored for the bucket at hand."""
         return self._scored.log_probs, self._scored.entropy, None
 
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Nothing: trackers are told each step's own row, and not the summary at the end, which counts from 0."""
+
     def _clip_grad_norm(self, model: torch.nn.Module) -> torch.Tensor:
         norm: torch.Tensor = super()._clip_grad_norm(model)
         self.row["grad_norm"] = float(norm)
@@ -162,6 +167,7 @@ class _OnStep(TrainerCallback):  # type: ignore[misc]  # transformers is skipped
     def on_step_end(self, *_: Any, **__: Any) -> None:
         if self.trainer.ended_early is None:
             self.trainer.on_step(self.trainer.row)
+            report(self.trainer, self.trainer.row)
 
 
 def _unused_reward(**_: Any) -> list[float]:

@@ -33,7 +33,18 @@ from stages.training.naming import adapter_names, check_unchanged
 from stages.training.objective import Objective, why_nothing
 from stages.training.plan import PlannedStep
 
-_MEANS = ("loss", "kl_old", "kl_ref", "entropy", "clip_share", "ess", "mismatch_ess", "mismatch_mean", "grad_norm")
+_MEANS = (
+    "loss",
+    "reward",
+    "kl_old",
+    "kl_ref",
+    "entropy",
+    "clip_share",
+    "ess",
+    "mismatch_ess",
+    "mismatch_mean",
+    "grad_norm",
+)
 _SUMS = ("row_tokens", "forward_tokens", "completion_tokens")
 
 

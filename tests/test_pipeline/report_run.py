@@ -18,7 +18,7 @@ from schemas.recipe import Recipe
 from schemas.rollouts import INVOCATIONS, ROLLOUTS
 from schemas.scores import SCORES
 from schemas.table import TableSpec
-from schemas.training import STEPS
+from schemas.training import AGES, MODULES, RATIO_EDGES, STEPS
 
 PROGRAM = digest("program")
 EVIL = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">\x00\u202eevil"
@@ -130,7 +130,11 @@ class RunWriter:
         rows = [make_step(index * steps + step, name) for step in range(steps) for name in adapters]
         told = {"trained": True, "policy": self.policies[index + 1], **metrics}
         tokens = {"row_tokens": 8000.0, "forward_tokens": 900.0}
-        tables: Tables = {"steps.parquet": (STEPS, rows)}
+        tables: Tables = {
+            "steps.parquet": (STEPS, rows),
+            "ages.parquet": (AGES, [make_age(row["step"], age) for row in rows for age in (0, None)]),
+            "modules.parquet": (MODULES, [make_module(row["step"]) for row in rows]),
+        }
         self.iterations[-1]["train"] = self.artifact("train", f"t{index}", tables, metrics=told, seconds=12.0, **tokens)
 
     def add_scores(
@@ -299,12 +303,39 @@ def make_step(step: int, adapter: str = "shared") -> dict[str, Any]:
         "entropy": 1.2 - 0.1 * step,
         "clip_share": 0.02,
         "ess": 0.9,
+        "mismatch_ess": 0.99,
+        "mismatch_mean": 0.002,
+        "mismatch_max": 0.1,
         "members": 20,
         "groups": 5,
         "completion_tokens": 300,
         "row_tokens": 4000,
         "forward_tokens": 450,
     }
+
+
+def make_age(step: int, age: int | None) -> dict[str, Any]:
+    bins = [0] * (len(RATIO_EDGES) + 1)
+    bins[6] = 150
+    return {
+        "step": step,
+        "adapter": "shared",
+        "age": age,
+        "members": 10,
+        "completion_tokens": 150,
+        "ess": None if age is None else 0.9,
+        "clip_share": 0.02,
+        "kl_k1": 0.001 * step,
+        "kl_k3": 0.002 * step,
+        "entropy": 1.1,
+        "ratio_histogram": bins,
+        "rho_histogram": None if age is None else bins,
+    }
+
+
+def make_module(step: int) -> dict[str, Any]:
+    place = {"step": step, "adapter": "shared", "module": "plan"}
+    return place | {"members": 20, "completion_tokens": 300, "grad_norm": 1.5}
 
 
 def score_row(policy: str, example: int, score: float | None, failure: tuple[str, str]) -> dict[str, Any]:

@@ -357,3 +357,25 @@ def test_a_damaged_table_is_named_and_the_old_report_stays(tmp_path: Path):
     with pytest.raises(DataError, match=r"rollouts\.parquet"):
         build_report(run)
     assert (run / "report.html").read_bytes() == page
+
+
+def test_data_of_each_age_and_module_are_added_up_by_iteration(tmp_path: Path) -> None:
+    numbers = json.loads((build_report(whole_run(tmp_path)).parent / "report.json").read_text())
+    first, unknown = (row for row in numbers["ages"] if row["iteration"] == 1)
+    assert (first["age"], first["members"], first["completion_tokens"]) == (0, 20, 300)
+    assert first["kl_k1"] == pytest.approx(0.0025), "steps 2 and 3"
+    assert first["ratio_histogram"] == [0] * 6 + [300] + [0] * 6
+    assert (unknown["age"], unknown["ess"], unknown["rho_histogram"]) == (None, None, None)
+    assert numbers["module_training"][0]["grad_norm"] == 1.5
+
+
+def test_likelihood_without_a_behaviour_policy_is_called_by_its_name(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path, iterations=1)
+    writer.add_setup()
+    writer.add_rollout()
+    writer.add_group()
+    writer.add_train(objective="advantage-weighted likelihood", likelihood_members=20)
+    report = collect(writer.write())
+    assert report.iterations[0].objective == "advantage-weighted likelihood"
+    said = [note.text for note in report.notes if note.level == "warning"]
+    assert any("20 members without a known behaviour policy trained as advantage-weighted" in text for text in said)
