@@ -139,10 +139,11 @@ class OfflineTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has no type info
         """Nothing: trackers are told each step's own row, and not the summary at the end, which counts from 0."""
 
     def _clip_grad_norm(self, model: torch.nn.Module) -> torch.Tensor:
+        norms, modules = self.norms.norms(), self.row["modules"]  # before gradients are clipped where they lie
         norm: torch.Tensor = super()._clip_grad_norm(model)
         self.row["grad_norm"] = float(norm)
-        modules = self.row["modules"]
-        norms = self.norms.norms() or ({modules[0]["module"]: float(norm)} if len(modules) == 1 else {})
+        if not norms and len(modules) == 1:
+            norms = {modules[0]["module"]: float(norm)}
         for each in modules:
             each["grad_norm"] = norms.get(each["module"])
         return norm
