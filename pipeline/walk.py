@@ -44,16 +44,20 @@ class Policy:
 
 
 def identify(recipe: Recipe, root: Path, cache: str | None) -> Setup:
-    """Look at the data file, the program and the base model that a recipe names.
+    """Look at the data file, the program and the base model that a recipe names, before anything is paid for.
 
     Raises:
-        RecipeError: when one of them is not there or cannot be loaded, or when the recipe gives an adapter to a module
-            that the program does not have.
+        RecipeError: when one of them is not there or cannot be loaded, when the recipe gives an adapter to a module
+            that the program does not have, or asks for groups or an objective that make no sense.
     """
     from stages.engines.models import resolve_base
+    from stages.grouping.rules import rules_of
     from stages.programs.load import program_identity
     from stages.training.naming import check_declared
+    from stages.training.objective import objective_of
 
+    rules_of(recipe)
+    objective_of(recipe)
     data = digest_file(data_path(recipe, root))
     identity = program_identity(recipe, root)
     check_declared(recipe.adapter.modules, identity["modules"])

@@ -44,6 +44,23 @@ def test_a_missing_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        (["train.loss=dapo", "train.balance=module"], "train.balance"),
+        (["train.balance=token", "train.ratio_level=sequence"], "train.ratio_level"),
+        (["group.unit=trajectory", "group.credit={write={reward=1.0}}"], "group.credit"),
+    ],
+)
+def test_what_no_stage_can_do_is_refused_before_anything_is_paid_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: list[str], named: str
+) -> None:
+    recipe = own_recipe(tmp_path / "a")
+    options = [option for setting in settings for option in ("--set", setting)]
+    assert named in fails(recipe, tmp_path / "run", 2, capsys, *options)
+    assert not list((tmp_path / "run" / "artifacts").glob("rollout/*"))
+
+
+@pytest.mark.parametrize(
     ("body", "expected"),
     [
         ("raise ValueError('no answer key')", "no answer key"),
