@@ -1,7 +1,8 @@
 """Attention over a prefix tree: every token attends to its ancestors and itself.
 
 Registered with transformers under `NAME`, beside its own attention functions: the model is called with
-`tree=TreeLayout` and passes it on to every layer. Without a tree it is the usual causal SDPA.
+`tree=TreeLayout` (block by block) or `tree=FlexLayout` (FlexAttention, on CUDA) and passes it on to every layer.
+Without a tree it is the usual causal SDPA.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from stages.training import flex
+from stages.training.flex import FlexLayout
 from stages.training.prefix_tree import Blocks
 
 NAME = "mmgrpo_tree"
@@ -103,7 +106,7 @@ def tree_attention(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     *,
-    tree: TreeLayout | None = None,
+    tree: TreeLayout | FlexLayout | None = None,
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -113,6 +116,8 @@ def tree_attention(
             module, query, key, value, attention_mask, scaling=scaling, **options
         )
         return output
+    if isinstance(tree, FlexLayout):
+        return flex.attend(query, key, value, tree, scaling), None
     query, key, value = (states.to(tree.bias.dtype) for states in (query, key, value))
     _, heads, size, width = query.shape
     kv_heads, blocks, queries = key.shape[1], tree.bias.shape[0], tree.queries

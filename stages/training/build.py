@@ -67,6 +67,7 @@ def build_scorer(
     from stages.training.scorer import Scorer, why_plain
 
     train = recipe.train
+    assert train.precision != "auto", "settled before a stage runs"
     dtype = "float32" if train.precision == "float32" else recipe.model.dtype
     model = load_model(base, dtype, _device(execution))
     check_vocabulary(rows, model.get_input_embeddings().weight.shape[0])
@@ -76,6 +77,9 @@ def build_scorer(
     scorer = Scorer(peft, packed=reason is None, autocast=train.precision == "bfloat16")
     if reason:
         log.info("prompts are computed row by row: %s", reason)
+    if scorer.device.type == "cuda" and scorer.why_blocks:
+        log.info("prefixes are shared block by block: %s", scorer.why_blocks)
+        return scorer, f"packed, block by block: {scorer.why_blocks}"
     return scorer, _in_words(reason)
 
 

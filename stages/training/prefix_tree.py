@@ -33,6 +33,8 @@ class PrefixTree:
     """Per maximal run of nodes that continue one another, the nodes above the run; see `runs`."""
     runs: tuple[tuple[int, int], ...]
     """Half-open node ranges, in order: each starts where a sequence leaves the one before it."""
+    ends: Ids
+    """(N,) the node behind each node's last descendant: query q sees key k where k <= q < ends[k]."""
 
 
 def common_prefix(left: Ids, right: Ids) -> int:
@@ -58,6 +60,7 @@ def build(sequences: Sequence[Ids]) -> PrefixTree:
     depths: list[Ids] = []
     ancestors: list[Ids] = []
     runs: list[tuple[int, int]] = []
+    left: list[tuple[Ids, int]] = []
     paths: list[Ids] = [np.empty(0, np.int64)] * len(sequences)
     size, before, path = 0, np.empty(0, np.int64), np.empty(0, np.int64)
     for index in lexicographic(sequences):
@@ -65,6 +68,7 @@ def build(sequences: Sequence[Ids]) -> PrefixTree:
         shared = common_prefix(before, ids)
         fresh = len(ids) - shared
         above = path[:shared]
+        left.append((path[shared:], size))
         path = np.concatenate([above, np.arange(size, size + fresh)])
         if fresh:
             tokens.append(ids[shared:])
@@ -72,7 +76,10 @@ def build(sequences: Sequence[Ids]) -> PrefixTree:
             ancestors.append(above)
             runs.append((size, size + fresh))
         paths[index], before, size = path, ids, size + fresh
-    return PrefixTree(np.concatenate(tokens), np.concatenate(depths), tuple(paths), tuple(ancestors), tuple(runs))
+    ends = np.empty(size, np.int64)
+    for nodes, end in [*left, (path, size)]:
+        ends[nodes] = end
+    return PrefixTree(np.concatenate(tokens), np.concatenate(depths), tuple(paths), tuple(ancestors), tuple(runs), ends)
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from stages.training import flex
 from stages.training.attention import NAME, TreeLayout
+from stages.training.flex import FlexLayout
 from stages.training.head import target_log_probs
 from stages.training.members import Ids, Row
-from stages.training.prefix_tree import build, cut
+from stages.training.prefix_tree import PrefixTree, build, cut
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -72,6 +74,8 @@ class Scorer:
     def __init__(self, model: PeftModel, *, packed: bool, autocast: bool) -> None:
         self.model, self.packed, self.autocast = model, packed, autocast
         self.causal = model.get_base_model()
+        self.why_blocks = flex.why_not(self.causal.config, self.device) if packed else None
+        """Why the packed path attends block by block instead of by FlexAttention."""
         if packed:
             self.causal.config._attn_implementation = NAME
 
@@ -109,17 +113,21 @@ class Scorer:
     def _tree(self, fed: list[Ids]) -> tuple[torch.Tensor, Sequence[Ids]]:
         """Hidden states (N, D) of the prefix tree's nodes, and each row's nodes."""
         tree = build(fed)
-        dtype = torch.bfloat16 if self.autocast else self.causal.dtype
-        config = self.causal.config
-        share = config.num_attention_heads // config.num_key_value_heads
-        blocks = cut(tree, min(QUERIES, len(tree.tokens)))
         states = self.causal.base_model(
             input_ids=self._to(tree.tokens)[None],
             position_ids=self._to(tree.depth)[None],
             use_cache=False,
-            tree=TreeLayout.of(blocks, share, dtype, self.device),
+            tree=self._layout(tree),
         )
         return states.last_hidden_state[0], tree.paths
+
+    def _layout(self, tree: PrefixTree) -> TreeLayout | FlexLayout:
+        dtype = torch.bfloat16 if self.autocast else self.causal.dtype
+        if self.why_blocks is None:
+            return FlexLayout.of(tree, dtype, self.device)
+        config = self.causal.config
+        share = config.num_attention_heads // config.num_key_value_heads
+        return TreeLayout.of(cut(tree, min(QUERIES, len(tree.tokens))), share, dtype, self.device)
 
     def _padded(self, fed: list[Ids]) -> tuple[torch.Tensor, Sequence[Ids]]:
         """Hidden states (B * L, D) of the distinct rows, padded on the right, and each row's places in them.

@@ -10,8 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import LlamaConfig, MistralConfig, Qwen2Config
 
 from schemas.recipe import TrainSection
 from stages.training import checkpoint, scorer
@@ -23,6 +22,7 @@ from stages.training.optimizer import rate_factor
 from stages.training.plan import make_plan, plan_rows
 from stages.training.prefix_tree import build, common_prefix, cut
 from stages.training.scorer import Scorer, why_plain
+from tests.test_stages.model_kit import KINDS, SIZES, lora_model, scored, tree_rows
 
 ids = st.lists(st.integers(0, 2), min_size=1, max_size=9).map(lambda values: np.array(values, np.int64))
 sequences = st.lists(ids, min_size=1, max_size=12)
@@ -68,6 +68,9 @@ def test_a_tree_holds_every_distinct_prefix_once(rows: list[np.ndarray[Any, Any]
     for row, path in zip(rows, tree.paths, strict=True):
         assert tree.tokens[path].tolist() == row.tolist()
         assert tree.depth[path].tolist() == list(range(len(row)))
+    for node in range(len(tree.tokens)):
+        below = {int(q) for path in tree.paths for q in path if node in path[: path.tolist().index(q) + 1]}
+        assert below == set(range(node, int(tree.ends[node]))), "descendants follow a node without a gap"
 
 
 @given(sequences, st.integers(1, 7))
@@ -104,47 +107,8 @@ def test_common_prefix_counts_equal_leading_ids() -> None:
     assert common_prefix(np.array([1, 2]), np.array([1, 2])) == 2
 
 
-SIZES = {
-    "vocab_size": 97,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 256,
-}
-
-
-def lora_model(config: Any) -> Any:
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).requires_grad_(False)
-    targets = ["q_proj", "k_proj", "v_proj", "o_proj", "down_proj"]
-    return get_peft_model(model, LoraConfig(r=4, target_modules=targets, init_lora_weights=False))
-
-
-def tree_rows() -> list[Row]:
-    rng = np.random.default_rng(3)
-    trunk, rows = rng.integers(0, 97, 21), []
-    for example in range(3):
-        prompt = np.concatenate([trunk, rng.integers(0, 97, 2 + example)])
-        for member in range(4):
-            completion = rng.integers(0, 3, int(rng.integers(1, 6)))
-            rows.append(Row(f"{example}-{member}", 0, prompt, completion, None, 0.6 if member == 2 else 1.0))
-    return [*rows, rows[2], Row("other", 0, rng.integers(0, 97, 4), rng.integers(0, 97, 7), None, 1.0)]
-
-
-def scored(model: Any, rows: list[Row], packed: bool) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor], int]:
-    model.zero_grad()
-    result = Scorer(model, packed=packed, autocast=False)(rows)
-    factors = torch.linspace(-1, 1, result.log_probs.numel()).view_as(result.log_probs)
-    (result.log_probs * factors).sum().backward()
-    gradients = [value.grad.clone() for value in model.parameters() if value.grad is not None]
-    return result.log_probs.detach(), result.entropy, gradients, result.forward_tokens
-
-
 @pytest.mark.parametrize("queries", [5, 128])
-@pytest.mark.parametrize("kind", [LlamaConfig, Qwen2Config, Qwen3Config])
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_packed_path_equals_the_plain_one(kind: Any, queries: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scorer, "QUERIES", queries)
     model, rows = lora_model(kind(**SIZES)), tree_rows()
