@@ -28,7 +28,7 @@ class Finding:
 
 def examine(cache: Path | None) -> list[Finding]:
     """Look at Python, packages, device, threads, model and engines."""
-    return [_python(), *_packages(), _device(), _model(cache), *_engines(), _disk(Path.cwd())]
+    return [_python(), *_packages(), _device(), _precision(), _model(cache), *_engines(), _disk(Path.cwd())]
 
 
 def _python() -> Finding:
@@ -62,6 +62,16 @@ def _device() -> Finding:
         return Finding("device", f"cuda ({torch.cuda.get_device_name(0)}), {threads}")
     capability = torch.backends.cpu.get_cpu_capability()
     return Finding("device", f"cpu ({capability}), {threads}")
+
+
+def _precision() -> Finding:
+    if find_spec("torch") is None:
+        return Finding("precision", "unknown without torch", False, "make setup")
+    from stages.engines.precision import fast_dtype
+
+    fast = fast_dtype("auto")
+    slow = "" if fast == "bfloat16" else "; bfloat16, where a recipe asks for it, is many times slower on this CPU"
+    return Finding("precision", f"'auto' in a recipe means {fast} here{slow}")
 
 
 def _model(cache: Path | None) -> Finding:

