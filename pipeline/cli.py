@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+from pipeline.launch import own_device, refuse_many
 from schemas.errors import MmgrpoError
 
 STAGES = ("examples", "program", "base", "rollout", "group", "logprobs", "train", "evaluate")
@@ -27,6 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from pipeline import commands
 
     try:
+        if (options.command, getattr(options, "name", None)) != ("stage", "train"):
+            refuse_many(options.command)
         return int(getattr(commands, f"do_{options.command}")(options))
     except MmgrpoError as error:
         print(f"mmgrpo: {error}", file=sys.stderr)
@@ -50,6 +53,7 @@ def _environment(options: argparse.Namespace) -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # Threads that spin while they wait make a busy machine ten times slower; sleeping ones cost little on an idle one.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    own_device()
     if threads := _threads(options):
         os.environ["OMP_NUM_THREADS"] = os.environ["POLARS_MAX_THREADS"] = threads
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 from pipeline.progress import Reporter
@@ -53,11 +54,16 @@ def do_plan(options: argparse.Namespace) -> int:
 
 def do_stage(options: argparse.Namespace) -> int:
     """`mmgrpo stage NAME RECIPE --iteration I`."""
+    from pipeline.follow import follow_stage
+    from pipeline.launch import follows
     from pipeline.run import open_run
     from pipeline.single import run_stage
     from pipeline.walk import identify
 
     loaded, execution, folder = _resolve(options)
+    if follows():
+        follow_stage(loaded, execution, folder, options.name, options.iteration)
+        return 0
     with open_run(loaded, execution, folder, Reporter(execution.progress)) as runner:
         setup = identify(loaded.recipe, loaded.root, execution.cache)
         jobs = run_stage(runner, setup, options.name, options.iteration)
@@ -148,10 +154,15 @@ def do_doctor(options: argparse.Namespace) -> int:
 
 
 def _resolve(options: argparse.Namespace) -> tuple[LoadedRecipe, Execution, Path]:
+    from pipeline.settle import settle
+
     loaded = load_recipe(options.recipe, options.set)
     execution = load_execution(options.execution, options.exec)
     # Absolute from here on: a program may change the working folder.
     folder = (options.run_dir or Path("runs") / loaded.recipe.name).absolute()
+    loaded, notes = settle(loaded, execution, folder)
+    for note in notes:
+        print(note, file=sys.stderr)
     reports = Path(execution.report_dir or folder / "trackers").absolute()
     return loaded, execution.model_copy(update={"report_dir": str(reports)}), folder
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from schemas.canonical import canonical_json, seed_from
+from schemas.errors import RecipeError
 from schemas.execution import Execution
 from schemas.parquet import read_rows, write_table
 from schemas.policies import POLICIES, policy_digest
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from stages.training.objective import Objective
     from stages.training.plan import PlannedStep
     from stages.training.turns import Work
+    from stages.training.world import World
 
 NAME = "train"
 VERSION = 2
@@ -61,27 +63,22 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
         DataError: for members without usable tokens, or a previous adapter that does not fit.
         StageError: for a loss that is not finite, or data too far from the policy.
     """
-    from stages.training.behaviour import about
     from stages.training.objective import objective_of, why_nothing
-    from stages.training.turns import train_in_turn
+    from stages.training.world import joined
 
     objective = objective_of(recipe)
     members = _members(inputs, recipe, out)
     reason = why_nothing(members, recipe.train.beta)
-    if reason:
-        return _untrained(inputs, out, reason)
-    plan = _plan(inputs, recipe, members, out)
+    with joined() as world:
+        if world.size > 1 and recipe.train.module_norms:
+            raise RecipeError("train.module_norms goes with one process: launch one, or set train.module_norms = false")
+        if world.leads and reason:
+            return _untrained(inputs, out, reason)
+        if not reason:
+            _train(inputs, recipe, execution, out, objective=objective, members=members, world=world)
+    if not world.leads:
+        return {}
     outcome = out.scratch / "outcome"
-    if not outcome.exists():
-        draft = out.scratch / "outcome.partial"
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir()
-        work = _work(inputs, recipe, execution, objective=objective, members=members, plan=plan)
-        groups = len(set(members.group.tolist()))
-        figures = train_in_turn(work, draft, out) | {"members": members.units, "groups": groups}
-        figures |= about(members, recipe, _archived(inputs))
-        _finish(inputs, draft, figures)
-        draft.rename(outcome)  # from here on a restart has only to move files
     metrics: dict[str, Any] = json.loads((outcome / "metrics.json").read_text())
     if not metrics["trained"]:
         out.drop("batch_plan.parquet")
@@ -89,6 +86,37 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
     for file in sorted(path for path in outcome.rglob("*") if path.is_file() and path.name != "metrics.json"):
         out.commit_shard(file.relative_to(outcome).as_posix(), file)
     return metrics
+
+
+def _train(
+    inputs: Inputs,
+    recipe: Recipe,
+    execution: Execution,
+    out: Out,
+    *,
+    objective: Objective,
+    members: Members,
+    world: World,
+) -> None:
+    """Put what is trained into the scratch folder `outcome`, unless an earlier try has done so."""
+    from stages.training.behaviour import about
+    from stages.training.turns import train_in_turn
+
+    plan = _plan(inputs, recipe, members, out if world.leads else None)
+    outcome = out.scratch / "outcome"
+    if world.agree(outcome.exists()):
+        return
+    draft = out.scratch / "outcome.partial"
+    if world.leads:
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir()
+    work = _work(inputs, recipe, execution, objective=objective, members=members, plan=plan)
+    groups = len(set(members.group.tolist()))
+    figures = train_in_turn(work, draft, out, world) | {"members": members.units, "groups": groups}
+    figures |= about(members, recipe, _archived(inputs))
+    if world.leads:
+        _finish(inputs, draft, figures)
+        draft.rename(outcome)  # from here on a restart has only to move files
 
 
 def _members(inputs: Inputs, recipe: Recipe, out: Out) -> Members:
@@ -104,15 +132,15 @@ def _members(inputs: Inputs, recipe: Recipe, out: Out) -> Members:
     return members
 
 
-def _plan(inputs: Inputs, recipe: Recipe, members: Members, out: Out) -> list[PlannedStep]:
-    """The batch plan, on disk before training starts."""
+def _plan(inputs: Inputs, recipe: Recipe, members: Members, out: Out | None) -> list[PlannedStep]:
+    """The batch plan, on disk before training starts (`out` is None in a process that writes nothing)."""
     plan = make_plan(
         dict(zip(members.group.tolist(), members.example.tolist(), strict=True)),
         seed=seed_from("train", recipe.seed, int(inputs.params["iteration"])),
         epochs=recipe.train.epochs,
         examples_per_step=recipe.train.examples_per_step,
     )
-    if "batch_plan.parquet" not in out.committed():
+    if out is not None and "batch_plan.parquet" not in out.committed():
         draft = out.scratch / "batch_plan.parquet"
         write_table(plan_rows(plan), draft, BATCH_PLAN)
         out.commit_shard("batch_plan.parquet", draft)

@@ -41,7 +41,7 @@ def trl_config(
     """
     from trl import GRPOConfig
 
-    return GRPOConfig(
+    config = GRPOConfig(
         output_dir=str(folder),
         use_cpu=cpu,
         seed=seed % 2**32,
@@ -100,3 +100,6 @@ def trl_config(
         push_to_hub=False,
         disable_tqdm=True,
     )
+    if config.n_gpu > 1:
+        config._n_gpu = 1  # a process trains on one GPU: torch's DataParallel would cut our micro-batches again
+    return config

@@ -25,6 +25,7 @@ from stages.training import adapter, checkpoint, optimizer
 from stages.training.baselines import Baselines
 from stages.training.build import build_scorer
 from stages.training.config import trl_config
+from stages.training.forecast import forecast
 from stages.training.members import Members
 from stages.training.objective import Objective
 from stages.training.plan import PlannedStep, members_of
@@ -32,6 +33,7 @@ from stages.training.process import isolated
 from stages.training.scorer import Scorer
 from stages.training.trackers import tracked
 from stages.training.trainer import OfflineTrainer, make_batches
+from stages.training.world import World
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -96,17 +98,19 @@ class Outcome:
     ended_early: str | None
 
 
-def fit(job: Job, folder: Path, out: Out) -> Outcome:
+def fit(job: Job, folder: Path, out: Out, world: World) -> Outcome:
     """Train, and write into a new `folder`: adapter/ and optimizer.safetensors.
 
-    With no step taken (ended early before the first update) the folder is empty.
+    With no step taken (ended early before the first update) the folder is empty. Of several processes, the first
+    writes, and all end with the same weights.
     """
-    folder.mkdir()
+    if world.leads:
+        folder.mkdir()
     with isolated(job.execution.threads):
-        return _fit(job, folder, out)
+        return _fit(job, folder, out, world)
 
 
-def _fit(job: Job, folder: Path, out: Out) -> Outcome:
+def _fit(job: Job, folder: Path, out: Out, world: World) -> Outcome:
     started = time.monotonic()
     own = () if job.adapter == SHARED_NAME else (job.adapter,)
     scorer, path = build_scorer(
@@ -122,8 +126,11 @@ def _fit(job: Job, folder: Path, out: Out) -> Outcome:
     adam, schedule, rows = _resume(job, scorer.model, out)
     taken = len(rows)
     with tracked(job.execution, f"{job.recipe.name}-{job.adapter}"):
-        trainer = _trainer(job, scorer, (adam, schedule), rows=rows, out=out)
+        trainer = _trainer(job, scorer, (adam, schedule), rows=rows, out=out, world=world)
         if taken < len(job.plan):
+            ahead = forecast(job.members, trainer.batches, trainer.micro_batches, packed=scorer.packed)
+            parts = ahead.micro_batches
+            out.progress(parts, parts, job.unit("micro-batches planned"), **ahead.figures)
             trainer.train()
     out.telemetry(
         load_seconds=ready - started,
@@ -131,7 +138,7 @@ def _fit(job: Job, folder: Path, out: Out) -> Outcome:
         train_row_tokens=sum(row["row_tokens"] for row in rows[taken:]),
         train_forward_tokens=sum(row["forward_tokens"] for row in rows[taken:]),
     )
-    if rows:
+    if rows and world.leads:
         _write(job, scorer.model, adam, folder)
     return Outcome(rows, path, trainer.ended_early)
 
@@ -158,7 +165,7 @@ def _resume(
 
 
 def _trainer(
-    job: Job, scorer: Scorer, optimizers: tuple[Any, Any], *, rows: list[dict[str, Any]], out: Out
+    job: Job, scorer: Scorer, optimizers: tuple[Any, Any], *, rows: list[dict[str, Any]], out: Out, world: World
 ) -> OfflineTrainer:
     """TRL's trainer for the steps that are left."""
     from datasets import Dataset
@@ -169,7 +176,7 @@ def _trainer(
 
     def on_step(row: dict[str, Any]) -> None:
         rows.append({"adapter": job.adapter, **row})
-        if len(rows) < len(job.plan):
+        if len(rows) < len(job.plan) and world.leads:
             state = optimizer.take_state(scorer.model, optimizers[0])
             checkpoint.save(job.scratch, checkpoint.Checkpoint(adapter.weights(scorer.model), state, rows))
         seconds, clock[0] = time.monotonic() - clock[0], time.monotonic()
@@ -197,6 +204,7 @@ def _trainer(
         budget=_budget(job),
         seed=seed,
         on_step=on_step,
+        world=world,
         args=args,
         train_dataset=Dataset.from_dict({"prompt": [""]}),  # demanded, never read
         processing_class=_tokenizer(job.base),

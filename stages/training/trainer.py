@@ -3,7 +3,7 @@
 What it changes from GRPO/TRL, and nothing else:
 
 - `get_train_dataloader`: batches come from the batch plan; one batch is one optimizer step.
-- `training_step`: the step's micro-batches, cut by computed tokens, are accumulated here.
+- `training_step`: the step's micro-batches, cut by computed tokens, are accumulated here, and added up over processes.
 - `_prepare_inputs`: runs the model on a micro-batch and builds the dicts that TRL's loss takes; rho = pi_0/mu is
   multiplied into per-token advantages, and the calls of a trajectory are one line. Nothing is generated, rewarded or
   tokenised.
@@ -38,6 +38,7 @@ from stages.training.objective import Objective, step_shares
 from stages.training.scorer import Scorer
 from stages.training.statistics import StepSums, check_step, step_row, why_end
 from stages.training.trackers import report
+from stages.training.world import World
 
 
 class OfflineTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has no type information
@@ -55,6 +56,7 @@ class OfflineTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has no type info
         budget: int,
         seed: int,
         on_step: Callable[[dict[str, Any]], None],
+        world: World,
         **trl: Any,
     ) -> None:
         super().__init__(model=scorer.model, reward_funcs=_unused_reward, callbacks=[_OnStep(self)], **trl)
@@ -63,7 +65,7 @@ class OfflineTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has no type info
         self.importance_sampling_level = self.args.importance_sampling_level = objective.ratio_level
         self.scorer, self.members, self.batches, self.baselines = scorer, members, batches, baselines
         self.objective, self.section, self.budget, self.plan_seed = objective, section, budget, seed
-        self.on_step = on_step
+        self.on_step, self.world = on_step, world
         self.ended_early: str | None = None
         self.row: dict[str, Any] = {}
 
@@ -77,17 +79,20 @@ class OfflineTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has no type info
         """Forward and backward of one optimizer step; returns its loss."""
         batch: Batch = inputs["batch"]
         self.batch, self.sums = batch, StepSums()
-        torch.manual_seed(seed_from("dropout", self.plan_seed, batch.step))
         total = torch.zeros((), device=self.args.device)
         self.norms = ModuleNorms(self.scorer.model)
-        for part in self._micro_batches(batch):
+        for index, part in self.world.mine(list(enumerate(self.micro_batches(batch)))):
+            torch.manual_seed(seed_from("dropout", self.plan_seed, batch.step, index))
             micro = MicroBatch.of(self.members, batch, part)
             with self._measured(batch, part):
                 total += super().training_step(model, {"micro": micro}, num_items_in_batch)
+        self.world.add(total)
+        self.world.add_gradients([each for each in self.scorer.model.parameters() if each.requires_grad])
+        self.sums = self.world.merge(self.sums)
         self._end_of_step(float(total))
         return total
 
-    def _micro_batches(self, batch: Batch) -> list[list[int]]:
+    def micro_batches(self, batch: Batch) -> list[list[int]]:
         """Positions in `batch.members`, cut so that members of one row, and rows of one unit, stay together."""
         everything = np.arange(len(batch.members))
         if not self.section.module_norms:

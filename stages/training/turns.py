@@ -32,6 +32,7 @@ from stages.training.members import Members
 from stages.training.naming import adapter_names, check_unchanged
 from stages.training.objective import Objective, why_nothing
 from stages.training.plan import PlannedStep
+from stages.training.world import World
 
 _MEANS = (
     "loss",
@@ -89,7 +90,7 @@ class Turn:
         return about | {"ended_early": self.outcome.ended_early} | _summary(self.outcome.rows)
 
 
-def train_in_turn(work: Work, folder: Path, out: Out) -> dict[str, Any]:
+def train_in_turn(work: Work, folder: Path, out: Out, world: World) -> dict[str, Any]:
     """Train every adapter that has members, and write all that there are into an empty folder.
 
     One shared: adapter/, optimizer.safetensors. Several: adapters/NAME/, adapters/modules.json (name by module) and
@@ -100,9 +101,9 @@ def train_in_turn(work: Work, folder: Path, out: Out) -> dict[str, Any]:
         Metrics of all steps together, and under `adapters` those of each adapter.
     """
     names = _names(work)
-    turns = [_turn(work, name, names, out) for name in sorted(set(names.values()))]
+    turns = [_turn(work, name, names, out, world) for name in sorted(set(names.values()))]
     rows = sorted((row for turn in turns for row in turn.outcome.rows), key=lambda row: (row["step"], row["adapter"]))
-    if rows:
+    if rows and world.leads:
         _write_adapters(work, names, turns, folder)
         (folder / "optimizer.json").write_text(canonical_json({"optimizer": "adamw", "run_steps": _clock(work, turns)}))
         write_steps(rows, folder)
@@ -146,8 +147,8 @@ def _names(work: Work) -> dict[str, str]:
     return names
 
 
-def _turn(work: Work, name: str, names: dict[str, str], out: Out) -> Turn:
-    """Train one adapter, or read what an earlier try of this stage trained."""
+def _turn(work: Work, name: str, names: dict[str, str], out: Out, world: World) -> Turn:
+    """Train one adapter, or read what an earlier try of this stage trained. Only process 0 needs what came of it."""
     modules = tuple(sorted(module for module in names if names[module] == name))
     members = work.members if modules == (SHARED,) else work.members.of_modules(modules)
     mine = set(members.group.tolist())
@@ -157,11 +158,16 @@ def _turn(work: Work, name: str, names: dict[str, str], out: Out) -> Turn:
     reason = why_nothing(members, work.recipe.train.beta)
     if reason:
         return Turn(name, modules, members, plan, done, Outcome([], "", None), reason)
-    if not done.exists():
-        draft = scratch / "draft"
+    known = world.agree(done.exists())
+    draft = scratch / "draft"
+    if world.leads and not known:
         shutil.rmtree(draft, ignore_errors=True)
         scratch.mkdir(parents=True, exist_ok=True)
-        outcome = _fit(_job(work, name, members, plan, scratch), draft, out)
+    if not known:
+        outcome = _fit(_job(work, name, members, plan, scratch), draft, out, world)
+    if not world.leads:
+        return Turn(name, modules, members, plan, done, Outcome([], "", None), None)
+    if not known:
         (draft / "outcome.json").write_text(json.dumps(vars(outcome)))
         draft.rename(done)
     kept = json.loads((done / "outcome.json").read_text())
@@ -187,9 +193,9 @@ def _job(work: Work, name: str, members: Members, plan: list[PlannedStep], scrat
     )
 
 
-def _fit(job: Job, draft: Path, out: Out) -> Outcome:
+def _fit(job: Job, draft: Path, out: Out, world: World) -> Outcome:
     try:
-        return fit(job, draft, out)
+        return fit(job, draft, out, world)
     except StageError as error:
         if job.adapter == SHARED_NAME:
             raise

@@ -1,0 +1,91 @@
+"""The train stage as several processes, started by `torchrun` or `accelerate launch`, equals one process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.test_e2e.kit import ROOT, TINY, artifact, mmgrpo
+
+TORCHRUN = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29617", "-m", "pipeline.cli"]
+ACCELERATE = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--main_process_port", "29618"]
+SEVERAL_STEPS = ["--set", "train.epochs=2", "--set", "train.examples_per_step=1", "--exec", "train_tokens=40"]
+
+
+@pytest.fixture(scope="module")
+def grouped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that is ready to train."""
+    folder = tmp_path_factory.mktemp("processes") / "run"
+    for stage in ("base", "rollout", "group"):
+        assert mmgrpo("stage", stage, TINY, "--run-dir", folder, "--exec", "progress=off") == 0
+    return folder
+
+
+def launch(launcher: list[str], *arguments: object) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, *launcher, *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300)
+
+
+def trained(folder: Path) -> tuple[pl.DataFrame, dict[str, torch.Tensor]]:
+    found = artifact(folder, "train", 0)
+    return pl.read_parquet(found.file("steps.parquet")), load_file(found.file("adapter/adapter_model.safetensors"))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_two_processes_take_the_steps_of_one(grouped: Path, tmp_path: Path, dropout: float) -> None:
+    options = [*SEVERAL_STEPS, "--set", f"adapter.dropout={dropout}", "--set", "train.beta=0.1"]
+    shutil.copytree(grouped, tmp_path / "one")
+    common = [TINY, *options, "--exec", "progress=off", "--run-dir"]
+    assert mmgrpo("stage", "logprobs", *common, tmp_path / "one") == 0
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    stage = ["stage", "train", *common]
+    assert mmgrpo(*stage, tmp_path / "one") == 0
+    done = launch(TORCHRUN, *stage, tmp_path / "two")
+    assert done.returncode == 0, done.stderr[-3000:]
+    (one, weights), (two, others) = (trained(tmp_path / name) for name in ("one", "two"))
+    assert one.height > 2
+    assert one["adapter"].to_list() == two["adapter"].to_list()
+    for column in one.drop("adapter").columns:
+        assert one[column].to_list() == pytest.approx(two[column].to_list(), rel=1e-5, abs=1e-6), column
+    assert weights.keys() == others.keys()
+    # Adam divides a gradient by its own size, and with it the rounding of the sum's order: far below a step's size.
+    rate = float(one["learning_rate"][0])
+    assert max(float((weights[name] - others[name]).abs().max()) for name in weights) < 1e-3 * rate
+    assert mmgrpo("verify", tmp_path / "two") == 0
+
+
+def test_accelerate_launches_it_too_and_a_second_launch_finds_it_done(grouped: Path, tmp_path: Path) -> None:
+    shutil.copytree(grouped, tmp_path / "run")
+    common = [TINY, "--exec", "progress=off", "--run-dir", tmp_path / "run"]
+    assert mmgrpo("stage", "logprobs", *common) == 0
+    stage = ["stage", "train", *common]
+    done = launch([*ACCELERATE, "-m", "pipeline.cli"], *stage)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert artifact(tmp_path / "run", "train", 0).manifest.metrics["trained"]
+    again = launch(TORCHRUN, *stage)
+    assert again.returncode == 0, again.stderr[-3000:]
+    assert "up to date" in again.stdout
+
+
+def test_other_commands_and_sharded_launches_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    assert mmgrpo("run", TINY, "--run-dir", tmp_path / "run") == 2
+    assert "launched as 2 processes" in capsys.readouterr().err
+    from schemas.errors import RecipeError
+    from stages.training.world import joined
+
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    with pytest.raises(RecipeError, match="launched with FSDP"), joined():
+        pass
