@@ -11,7 +11,7 @@ SEED   ?= 0
 
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: help setup demo check test bench-group bench-demo bench-iterations lock clean
+.PHONY: help setup demo check test bench-group bench-train bench-demo bench-iterations lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /	/' | expand -t 18
@@ -43,6 +43,9 @@ test: check ## everything that CI runs
 bench-group: $(VENV)/.ready ## the group stage against DuckDB, pandas and a loop; SIZE=100k|1M|10M
 	$(INSTALL) --editable '.[bench]'
 	$(BIN)/python -m tests.benchmarks.bench_group $(or $(SIZE),1M)
+
+bench-train: $(VENV)/.ready ## the trainer against stock TRL on three workloads; writes data/baselines/train.json
+	$(BIN)/python -m tests.benchmarks.bench_train --result data/baselines/train.json $(ARGS)
 
 bench-demo: $(VENV)/.ready ## the demo on seeds 0 to 4, an hour; writes data/baselines/demo.json
 	$(BIN)/python -m tests.benchmarks.demo_seeds runs/seeds data/baselines/demo.json
