@@ -22,10 +22,10 @@ KILLER = """
 import os, signal, sys
 from stages.training import turns
 original = turns._fit
-def fit(job, draft, out):
+def fit(job, draft, out, world):
     if job.adapter == "writer":
         os.kill(os.getpid(), signal.SIGKILL)
-    return original(job, draft, out)
+    return original(job, draft, out, world)
 turns._fit = fit
 from pipeline.cli import main
 sys.exit(main(sys.argv[1:]))

@@ -222,11 +222,11 @@ def test_an_adapter_that_is_done_is_not_trained_again(
     trained: list[str] = []
     original = turns._fit
 
-    def fit(job: Any, draft: Path, out: Any) -> Any:
+    def fit(job: Any, draft: Path, out: Any, world: Any) -> Any:
         trained.append(job.adapter)
         if trained == ["plan", "step"]:
             raise Killed
-        return original(job, draft, out)
+        return original(job, draft, out, world)
 
     monkeypatch.setattr(turns, "_fit", fit)
     out = LocalOut(tmp_path / "o")
