@@ -12,7 +12,8 @@ import torch
 
 from schemas.training import RATIO_EDGES
 from stages.training.buckets import Bucket
-from stages.training.objective import Objective, effective_share
+from stages.training.objective import Objective
+from stages.training.ratio import effective_share
 
 UNKNOWN = "unknown"
 _EDGES = torch.tensor(RATIO_EDGES, dtype=torch.float64).log()

@@ -20,7 +20,8 @@ import torch
 from stages.training.baselines import Baselines
 from stages.training.behaviour import Origin
 from stages.training.members import Members, Row
-from stages.training.objective import Objective, Shares, bucket_factor, rho_of
+from stages.training.objective import Objective, Shares, bucket_factor
+from stages.training.ratio import rho_of
 from stages.training.scorer import Scored
 
 Indices = npt.NDArray[np.intp]

@@ -18,7 +18,6 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from schemas.errors import RecipeError
 from schemas.recipe import Recipe, TrainSection
@@ -203,28 +202,3 @@ def bucket_factor(objective: Objective, weight: float, *, units: int, tokens: fl
     if objective.loss_type == "bnpo":
         return weight * tokens / total_tokens
     return weight
-
-
-def rho_of(old: torch.Tensor, mu: torch.Tensor, mask: torch.Tensor, objective: Objective) -> torch.Tensor:
-    """The ratio rho = pi_0/mu, truncated or masked.
-
-    Args:
-        old: (B, T) log-probabilities under pi_0, scored by the trainer.
-        mu: (B, T) log-probabilities under mu.
-        mask: (B, T) bool.
-        objective: mode, level and bound.
-
-    Returns:
-        (B, T) factors for the advantages.
-    """
-    difference = (old - mu).masked_fill(~mask, 0.0)
-    whole = difference.sum(-1)
-    rho = (difference if objective.rho_level == "token" else whole[:, None].expand_as(old)).exp()
-    bound = min(objective.rho_max, torch.finfo(rho.dtype).max)
-    return rho.clamp(max=bound) if objective.rho == "truncate" else rho.masked_fill(rho > bound, 0.0)
-
-
-def effective_share(log_rho: torch.Tensor) -> float:
-    """ESS as a share of the sample: (sum rho)^2 / (n sum rho^2), from log rho; in (0, 1]."""
-    rho = (log_rho.double() - log_rho.max()).exp()  # a common factor changes nothing, and the largest is 1 then
-    return float(rho.sum() ** 2 / (len(rho) * (rho**2).sum()))

@@ -13,7 +13,8 @@ from schemas.recipe import TrainSection
 from stages.training.ages import age_rows, count_tokens
 from stages.training.buckets import Batch, Bucket
 from stages.training.members import Members
-from stages.training.objective import Objective, effective_share
+from stages.training.objective import Objective
+from stages.training.ratio import effective_share
 
 
 @dataclass

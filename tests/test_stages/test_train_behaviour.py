@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from schemas.errors import ContractError, RecipeError, StageError
 from schemas.training import RATIO_EDGES
 from stages.training.norms import ModuleNorms
-from stages.training.objective import effective_share
+from stages.training.ratio import effective_share
 from tests.oracle_loss import step_loss
 from tests.test_stages.loss_kit import (
     FIXED,

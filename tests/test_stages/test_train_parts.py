@@ -17,10 +17,10 @@ from stages.training import checkpoint, scorer
 from stages.training.cutting import split
 from stages.training.head import target_log_probs
 from stages.training.members import Row
-from stages.training.objective import effective_share
 from stages.training.optimizer import rate_factor
 from stages.training.plan import make_plan, plan_rows
 from stages.training.prefix_tree import build, common_prefix, cut
+from stages.training.ratio import effective_share
 from stages.training.scorer import Scorer, why_plain
 from tests.test_stages.model_kit import KINDS, SIZES, lora_model, scored, tree_rows
 
