@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -79,10 +78,7 @@ class Totals:
 
 
 RANGE = 1 << 18
-"""Invocations of a range at most: small for caches, and so that ranges are read, grouped and written side by side."""
-
-AHEAD = 1
-"""Chunks that may be read before one is written."""
+"""Invocations of a range at most: small enough for caches, and for one range to be written while the next is made."""
 
 
 def write_tables(tables: Tables, ages: pl.DataFrame, rules: Rules, limit: int, out: Out) -> Totals:
@@ -125,32 +121,28 @@ class Job:
             return None
 
     def run(self, chunks: Chunks) -> Totals:
-        """Write groups and excluded. While one chunk is read, those before it are grouped and written, in order."""
+        """Write groups and excluded; one thread writes a chunk while the next one is made."""
         modules = self._deviations(chunks) if self.rules.group.scale == "module_std" else {}
         totals = Totals()
         with (
             TableWriter(self.out.scratch / "groups.parquet", GROUPS, ("example_id", "module")) as groups,
             TableWriter(self.out.scratch / "excluded.parquet", EXCLUDED, ("rollout_id",)) as excluded,
-            ThreadPoolExecutor(1, thread_name_prefix="group-maker") as maker,
-            ThreadPoolExecutor(1, thread_name_prefix="group-writer") as writer,
+            ThreadPoolExecutor(1, thread_name_prefix="group-writer") as thread,
         ):
-            waiting: deque[Future[None]] = deque()
+            waiting: Future[None] | None = None
             for chunk in chunks():
-                made = maker.submit(self._make, chunk, modules)
-                waiting.append(writer.submit(_emit, made, groups, excluded, totals))
-                if len(waiting) > AHEAD:
-                    self._wait(waiting.popleft(), totals)
-            for writing in waiting:
-                self._wait(writing, totals)
+                result = finish(chunk, select_members(chunk, self.ages, self.rules), modules, self.rules)
+                self._wait(waiting, totals)
+                waiting = thread.submit(_emit, result, groups, excluded, totals)
+            self._wait(waiting, totals)
         check_parts(totals.ok, totals.parts, self.rules.group)
         return totals
 
-    def _make(self, chunk: Chunk, modules: dict[str, ModuleMoments]) -> Result:
-        return finish(chunk, select_members(chunk, self.ages, self.rules), modules, self.rules)
-
-    def _wait(self, writing: Future[None], totals: Totals) -> None:
-        writing.result()
-        self.out.progress(totals.invocations, self.tables.calls.rows, "invocations", groups=float(totals.groups))
+    def _wait(self, waiting: Future[None] | None, totals: Totals) -> None:
+        if waiting:
+            waiting.result()
+            total = self.tables.calls.rows
+            self.out.progress(totals.invocations, total, "invocations", groups=float(totals.groups))
 
     def _deviations(self, chunks: Chunks) -> dict[str, ModuleMoments]:
         found: dict[str, ModuleMoments] = {}
@@ -160,8 +152,7 @@ class Job:
         return found
 
 
-def _emit(made: Future[Result], groups: TableWriter, excluded: TableWriter, totals: Totals) -> None:
-    result = made.result()
+def _emit(result: Result, groups: TableWriter, excluded: TableWriter, totals: Totals) -> None:
     groups.write(groups_table(result))
     left = excluded_table(result)
     excluded.write(left)
