@@ -15,7 +15,15 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # the cores are taken by the other work
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
 NEEDS = {
+    "cuda": (_has_gpu, "no GPU"),
     "browser": (lambda: shutil.which("chromium") is not None, "no chromium on this machine"),
     "root": (lambda: os.geteuid() == 0, "not root"),
     "tensorboard": (lambda: find_spec("tensorboard") is not None, "package tensorboard is not installed (make setup)"),

@@ -87,7 +87,7 @@ def ours(setting: Setting, packed: bool) -> tuple[Watch, dict[str, Any]]:
     watch = Watch(setting.device)
     out = LocalOut(setting.folder / "out", lambda done, total, unit: watch.lap() if unit == "steps" else None)
     execution = Execution(
-        device=setting.device,  # type: ignore[arg-type]
+        device=setting.device,
         threads=setting.threads,
         train_tokens=setting.tokens,
         cache=None if setting.cache is None else str(setting.cache),
@@ -171,7 +171,7 @@ def stock(setting: Setting) -> tuple[Watch, dict[str, Any]]:
             "score": [row["reward"] for row in rows],
         }
 
-    class OnStep(TrainerCallback):  # type: ignore[misc]
+    class OnStep(TrainerCallback):
         def on_train_begin(self, *_: Any, **__: Any) -> None:
             watch.begin()
 

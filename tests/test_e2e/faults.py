@@ -92,7 +92,7 @@ def counting(counter: Counter) -> Iterator[None]:
         target = sys.modules[module]
         wrap(getattr(target, owner) if owner else target, name)
     undo.append((Runner, "_make", make))
-    Runner._make = entering  # type: ignore[method-assign]
+    Runner._make = entering
     try:
         yield
     finally:

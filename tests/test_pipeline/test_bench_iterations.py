@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pipeline.recipes import load_recipe
+from pipeline.reporting.opened import open_run
 from tests.benchmarks import iterations
 from tests.benchmarks.iterations_table import markdown, summarise
 from tests.benchmarks.iterations_units import BASE, Unit, variants
@@ -105,3 +106,15 @@ def test_other_iterations_are_another_result(tmp_path: Path, code: dict[str, str
     assert compare(tmp_path, "--variants", "base") == 0
     code["base"] = "raise SystemExit(1)"
     assert compare(tmp_path, "--variants", "base", "--iterations", "2") == 1
+
+
+def test_a_real_run_is_made_tested_and_measured(tmp_path: Path) -> None:
+    assert compare(tmp_path, "--variants", "base", "--seeds", "0", "--device", "cpu") == 0
+    (found,) = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert (found["variant"], found["seed"], found["iterations"]) == ("base", 0, 1)
+    assert len(found["dev"]) == 2
+    assert found["test_last"]["estimate"] == pytest.approx(
+        sum(found["test_scores"]) / len(found["test_scores"]), abs=1e-6
+    )
+    assert min(found[cost] for cost in ("steps", "rollouts", "sampled_tokens", "trained_row_tokens")) > 0
+    assert open_run(tmp_path / "runs" / "base-0").state.tests_opened == 1

@@ -51,3 +51,14 @@ def scored(model: Any, rows: list[Row], packed: bool) -> tuple[torch.Tensor, tor
     (result.log_probs * factors.view_as(result.log_probs)).sum().backward()
     gradients = [value.grad.clone() for value in model.parameters() if value.grad is not None]
     return result.log_probs.detach(), result.entropy, gradients, result.forward_tokens
+
+
+def assert_packed_equals_plain(model: Any, rows: Any, *, values: float, gradients: float) -> None:
+    """Log-probabilities and entropies to `values`, gradients to that share of the largest entry; far fewer tokens."""
+    plain, packed = scored(model, rows, packed=False), scored(model, rows, packed=True)
+    assert packed[3] * 3 < plain[3]
+    assert torch.allclose(plain[0], packed[0], atol=values)
+    assert torch.allclose(plain[1], packed[1], atol=values)
+    assert len(plain[2]) == len(packed[2]) > 0
+    for left, right in zip(plain[2], packed[2], strict=True):
+        assert float((left - right).abs().max()) < gradients * float(left.abs().max())

@@ -58,7 +58,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def compare(data: tuple[list[Row], list[Row]], recipe_: Any, **how: Any) -> None:
+def assert_equals_the_oracle(data: tuple[list[Row], list[Row]], recipe_: Any, **how: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         found = group_rows(Path(folder), *data, recipe_, **how)
     assert_same(found, oracles.group_rows(*data, POLICIES, recipe_))
@@ -67,25 +67,25 @@ def compare(data: tuple[list[Row], list[Row]], recipe_: Any, **how: Any) -> None
 @settings(max_examples=150, **SETTINGS)
 @given(tables(), rules(), st.sampled_from(("sequence", "token", "module")), st.integers(0, 3))
 def test_every_mode_matches_the_plain_version(data: Any, group: dict[str, Any], balance: str, seed: int) -> None:
-    compare(data, recipe(balance, seed, **group))
+    assert_equals_the_oracle(data, recipe(balance, seed, **group))
 
 
 @settings(max_examples=40, **SETTINGS)
 @given(tables(), rules(), st.sampled_from((("path",), ("temperature",), ("path", "finish_reason", "concurrent"))))
 def test_key_columns_match_the_plain_version(data: Any, group: dict[str, Any], keys: tuple[str, ...]) -> None:
-    compare(data, recipe(key_columns=list(keys), **group))
+    assert_equals_the_oracle(data, recipe(key_columns=list(keys), **group))
 
 
 @settings(max_examples=40, **SETTINGS)
 @given(tables(), rules(), st.sampled_from(("sequence", "token")))
 def test_trajectories_match_the_plain_version(data: Any, group: dict[str, Any], balance: str) -> None:
-    compare(data, recipe(balance, unit="trajectory", **{**group, "strict": False}))
+    assert_equals_the_oracle(data, recipe(balance, unit="trajectory", **{**group, "strict": False}))
 
 
 @settings(max_examples=40, **SETTINGS)
 @given(tables(), rules(), st.sampled_from(({"teacher": 0.5}, {"teacher:a": 0.25, "ingest": 0.5}, {"ingest:x": 0.0})))
 def test_source_caps_match_the_plain_version(data: Any, group: dict[str, Any], caps: dict[str, float]) -> None:
-    compare(data, recipe(source_caps=caps, **group))
+    assert_equals_the_oracle(data, recipe(source_caps=caps, **group))
 
 
 @settings(max_examples=40, **SETTINGS)
@@ -94,10 +94,10 @@ def test_credit_matches_the_plain_version(data: Any, group: dict[str, Any], mix:
     rollouts, calls = data
     for row in rollouts[:1]:
         row |= {"reward_parts": '{"p":0.75}', "status": "ok"}
-    compare((rollouts, calls), recipe(credit={"b": mix}, **group))
+    assert_equals_the_oracle((rollouts, calls), recipe(credit={"b": mix}, **group))
 
 
 @settings(max_examples=40, **SETTINGS)
 @given(tables(), rules(), st.integers(1, 12))
 def test_ranges_of_any_size_match_the_plain_version(data: Any, group: dict[str, Any], limit: int) -> None:
-    compare(data, recipe(**group), limit=limit)
+    assert_equals_the_oracle(data, recipe(**group), limit=limit)

@@ -21,6 +21,7 @@ from tests.oracle_loss import Example, log_probs
 from tests.test_stages.train_kit import (
     Call,
     Killed,
+    KillsOnce,
     LocalOut,
     as_previous,
     execution,
@@ -86,14 +87,7 @@ def test_a_killed_stage_makes_no_shard_twice_and_ends_with_the_same_bytes(
     assert shards > 2
     assert whole.dropped == ["shards/"]
 
-    seen: set[int] = set()
-
-    def kill(done: int, total: int, unit: str) -> None:
-        if done not in seen:
-            seen.add(done)
-            raise Killed
-
-    killed, tries = LocalOut(tmp_path / "killed", kill), 0
+    killed, tries = LocalOut(tmp_path / "killed", KillsOnce()), 0
     while "logprobs.parquet" not in killed.committed():
         tries += 1
         with contextlib.suppress(Killed):

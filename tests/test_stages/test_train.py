@@ -19,7 +19,16 @@ from schemas.errors import ContractError, DataError, RecipeError, StageError
 from schemas.policies import policy_digest
 from stages.contract import Inputs
 from stages.engines.models import adapter_digest, check_adapter, resolve_base
-from tests.test_stages.train_kit import Killed, LocalOut, as_previous, make_calls, recipe, run, write_artifacts
+from tests.test_stages.train_kit import (
+    Killed,
+    KillsOnce,
+    LocalOut,
+    as_previous,
+    make_calls,
+    recipe,
+    run,
+    write_artifacts,
+)
 
 FILES = [
     "adapter/adapter_config.json",
@@ -84,19 +93,13 @@ def test_killed_after_any_step_and_started_again_it_ends_with_the_same_bytes(
     fields = {"epochs": 2, "examples_per_step": 1, "beta": 0.1} | fields
     _, undisturbed = run(inputs, cache, tmp_path / "whole", 60, **fields)
 
-    seen: set[tuple[int, str]] = set()
-
-    def kill(done: int, total: int, unit: str) -> None:
-        if (done, unit) not in seen:
-            seen.add((done, unit))
-            raise Killed
-
+    kill = KillsOnce()
     killed = LocalOut(tmp_path / "killed", kill)
     for _ in range(20):
         with contextlib.suppress(Killed):
             run(inputs, cache, tmp_path, 60, killed, **fields)
             break
-    assert {done for done, unit in seen if unit == "steps"} == {1, 2, 3, 4, 5, 6}
+    assert {done for done, unit in kill.seen if unit == "steps"} == {1, 2, 3, 4, 5, 6}
     assert contents(killed) == contents(undisturbed)
 
 

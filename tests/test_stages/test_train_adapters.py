@@ -26,6 +26,7 @@ from tests.test_stages.train_kit import (
     VOCABULARY,
     Call,
     Killed,
+    KillsOnce,
     LocalOut,
     as_previous,
     make_calls,
@@ -197,20 +198,14 @@ def test_killed_after_any_step_of_any_adapter_it_ends_with_the_same_bytes(
 ) -> None:
     fields: dict[str, Any] = {"adapter": EACH, "examples_per_step": 2, "beta": 0.1}
     _, undisturbed = run(inputs, cache, tmp_path / "whole", **fields)
-    seen: set[tuple[int, str]] = set()
-
-    def kill(done: int, total: int, unit: str) -> None:
-        if (done, unit) not in seen:
-            seen.add((done, unit))
-            raise Killed
-
+    kill = KillsOnce()
     killed = LocalOut(tmp_path / "killed", kill)
     for _ in range(30):
         with contextlib.suppress(Killed):
             run(inputs, cache, tmp_path, out=killed, **fields)
             break
     for name in ("plan", "step"):
-        assert {done for done, unit in seen if unit == f"steps of {name}"} == {1, 2}
+        assert {done for done, unit in kill.seen if unit == f"steps of {name}"} == {1, 2}
     assert contents(killed) == contents(undisturbed)
 
 

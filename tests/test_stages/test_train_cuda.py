@@ -14,10 +14,10 @@ from schemas.execution import Execution
 from stages import train
 from stages.training import flex
 from stages.training.scorer import Scorer
-from tests.test_stages.model_kit import KINDS, SIZES, lora_model, scored, tree_rows
+from tests.test_stages.model_kit import KINDS, SIZES, assert_packed_equals_plain, lora_model, tree_rows
 from tests.test_stages.train_kit import LocalOut, make_calls, recipe, with_logprobs, write_artifacts
 
-pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+pytestmark = pytest.mark.cuda
 
 WIDE = SIZES | {"hidden_size": 64, "head_dim": 16}
 """Heads that FlexAttention takes."""
@@ -37,13 +37,7 @@ def test_packed_log_probabilities_and_gradients_equal_the_plain_ones(
         monkeypatch.setattr(flex, "why_not", lambda config, device: "asked for by the test")
     model, rows = lora_model(kind(**WIDE), "cuda"), tree_rows()
     assert (Scorer(model, packed=True, autocast=False).why_blocks is None) != blocks
-    plain, packed = scored(model, rows, packed=False), scored(model, rows, packed=True)
-    assert packed[3] * 3 < plain[3]
-    assert torch.allclose(plain[0], packed[0], atol=1e-4)
-    assert torch.allclose(plain[1], packed[1], atol=1e-4)
-    assert len(plain[2]) == len(packed[2]) > 0
-    for left, right in zip(plain[2], packed[2], strict=True):
-        assert float((left - right).abs().max()) < 1e-3 * float(left.abs().max())
+    assert_packed_equals_plain(model, rows, values=1e-4, gradients=1e-3)
 
 
 def test_bfloat16_stays_within_that_dtypes_own_noise() -> None:

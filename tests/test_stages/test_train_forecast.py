@@ -20,7 +20,7 @@ def test_the_forecast_counts_the_tokens_that_the_steps_compute(
     planned: list[int] = []
 
     def keep(*arguments: object, **options: object) -> forecast.Forecast:
-        kept.append(forecast.forecast(*arguments, **options))  # type: ignore[arg-type]
+        kept.append(forecast.forecast(*arguments, **options))
         return kept[-1]
 
     monkeypatch.setattr(fit, "forecast", keep)

@@ -22,7 +22,7 @@ from stages.training.plan import make_plan, plan_rows
 from stages.training.prefix_tree import build, common_prefix, cut
 from stages.training.ratio import effective_share
 from stages.training.scorer import Scorer, why_plain
-from tests.test_stages.model_kit import KINDS, SIZES, lora_model, scored, tree_rows
+from tests.test_stages.model_kit import KINDS, SIZES, assert_packed_equals_plain, lora_model, tree_rows
 
 ids = st.lists(st.integers(0, 2), min_size=1, max_size=9).map(lambda values: np.array(values, np.int64))
 sequences = st.lists(ids, min_size=1, max_size=12)
@@ -113,13 +113,7 @@ def test_the_packed_path_equals_the_plain_one(kind: Any, queries: int, monkeypat
     monkeypatch.setattr(scorer, "QUERIES", queries)
     model, rows = lora_model(kind(**SIZES)), tree_rows()
     assert why_plain(model.config, 0.0, wanted=True) is None
-    plain, packed = scored(model, rows, packed=False), scored(model, rows, packed=True)
-    assert packed[3] * 3 < plain[3]
-    assert torch.allclose(plain[0], packed[0], atol=2e-5)
-    assert torch.allclose(plain[1], packed[1], atol=2e-5)
-    assert len(plain[2]) == len(packed[2]) > 0
-    for left, right in zip(plain[2], packed[2], strict=True):
-        assert float((left - right).abs().max()) < 2e-5 * float(left.abs().max())
+    assert_packed_equals_plain(model, rows, values=2e-5, gradients=2e-5)
 
 
 def test_bfloat16_packed_stays_within_that_dtypes_own_noise() -> None:

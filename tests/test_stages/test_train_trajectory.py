@@ -53,7 +53,7 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
 }
 
 
-def check(setting: Setting, folder: Path, tokens: int, fields: dict[str, Any]) -> dict[str, Any]:
+def assert_equals_the_oracle(setting: Setting, folder: Path, tokens: int, fields: dict[str, Any]) -> dict[str, Any]:
     step, got, adapter = second_step(setting, folder, tokens, UNIT | fields)
     rows = oracle_rows(setting, trajectory=True)
     if fields.get("reference") == "previous":
@@ -67,21 +67,23 @@ def check(setting: Setting, folder: Path, tokens: int, fields: dict[str, Any]) -
 def test_a_step_over_rollouts_equals_the_hand_written_loss_in_uneven_micro_batches(
     setting: Setting, tmp_path: Path, name: str
 ) -> None:
-    check(setting, tmp_path, 90, OBJECTIVES[name])
+    assert_equals_the_oracle(setting, tmp_path, 90, OBJECTIVES[name])
 
 
 @pytest.mark.parametrize("name", ["cispo", "cispo with KL", "dapo", "bnpo"])
 def test_weights_of_tokens_mean_the_same_step(by_token: Setting, tmp_path: Path, name: str) -> None:
-    check(by_token, tmp_path, 90, OBJECTIVES[name] | {"balance": "token"})
+    assert_equals_the_oracle(by_token, tmp_path, 90, OBJECTIVES[name] | {"balance": "token"})
 
 
 @pytest.mark.parametrize("tokens", [1, 100_000])
 def test_the_plain_path_gives_the_same_step(setting: Setting, tmp_path: Path, tokens: int) -> None:
-    check(setting, tmp_path, tokens, OBJECTIVES["ratio and rho of the rollout"] | {"prefix_sharing": False})
+    assert_equals_the_oracle(
+        setting, tmp_path, tokens, OBJECTIVES["ratio and rho of the rollout"] | {"prefix_sharing": False}
+    )
 
 
 def test_effective_size_reward_and_count_are_of_rollouts(setting: Setting, tmp_path: Path) -> None:
-    step = check(setting, tmp_path, 100_000, OBJECTIVES["clipped"])
+    step = assert_equals_the_oracle(setting, tmp_path, 100_000, OBJECTIVES["clipped"])
     members = members_of(oracle_rows(setting, trajectory=True))
     rho = torch.stack([log_rho_of([row.old for row in calls if row.old is not None], calls) for calls in members]).exp()
     assert step["members"] == len(members) == 10

@@ -33,6 +33,18 @@ class Killed(BaseException):
     """Stands for a SIGKILL at a step: nothing may catch it."""
 
 
+class KillsOnce:
+    """For `LocalOut`: ends the stage wherever it tells its progress, once at each place."""
+
+    def __init__(self) -> None:
+        self.seen: set[tuple[int, str]] = set()
+
+    def __call__(self, done: int, total: int, unit: str) -> None:
+        if (done, unit) not in self.seen:
+            self.seen.add((done, unit))
+            raise Killed
+
+
 @dataclass
 class LocalOut:
     """An Out over one folder."""
