@@ -119,7 +119,7 @@ def _recipe_command(
         action="append",
         default=[],
         metavar="FIELD=VALUE",
-        help="set a recipe field (schemas/recipe.py lists them); may be repeated",
+        help="set a recipe field (schemas/recipe*.py list them); may be repeated",
     )
     parser.add_argument("--execution", type=Path, metavar="FILE", help="execution settings (TOML); never part of a key")
     parser.add_argument(

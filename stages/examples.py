@@ -19,7 +19,8 @@ from schemas.errors import ContractError, DataError, RecipeError, Violation
 from schemas.examples import EXAMPLES, example_row
 from schemas.execution import Execution
 from schemas.parquet import write_table
-from schemas.recipe import ExamplesSection, Recipe
+from schemas.recipe import Recipe
+from schemas.recipe_data import ExamplesSection
 from stages.contract import Inputs, Out
 
 Records = list[dict[str, Any]]

@@ -10,7 +10,7 @@ from pipeline.lineage import grouped_from
 from pipeline.reporting.data import GroupStats, Iteration, ModuleReward, RolloutStats
 from pipeline.reporting.opened import ITERATED, OpenRun, frame
 from schemas.groups import EXCLUDED, GROUPS
-from schemas.recipe import GroupSection
+from schemas.recipe_data import GroupSection
 from schemas.rollouts import INVOCATIONS, ROLLOUTS
 from stages.contract import Artifact
 from stages.grouping.reasons import REASONS

@@ -25,7 +25,7 @@ import numpy.typing as npt
 import polars as pl
 
 from schemas.errors import ContractError, DataError, Violation
-from schemas.recipe import GroupSection
+from schemas.recipe_data import GroupSection
 from schemas.table import REWARD_BOUND
 from schemas.validate import SAMPLES
 from stages.grouping.load import Chunk

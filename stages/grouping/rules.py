@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from schemas.errors import RecipeError
-from schemas.recipe import GroupSection, Recipe
+from schemas.recipe import Recipe
+from schemas.recipe_data import GroupSection
 from schemas.rollouts import INVOCATIONS
 
 PATH = "path"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from schemas.errors import DataError
-from schemas.recipe import GroupSection
+from schemas.recipe_data import GroupSection
 from schemas.validate import SAMPLES
 from stages.grouping.reasons import first_reason, reason
 

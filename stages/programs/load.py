@@ -13,7 +13,8 @@ from typing import Any
 
 from schemas.canonical import canonical_json
 from schemas.errors import RecipeError
-from schemas.recipe import ProgramSection, Recipe
+from schemas.recipe import Recipe
+from schemas.recipe_data import ProgramSection
 from stages.programs.calls import async_call, sync_call
 from stages.programs.imports import describe, enter, import_named
 from stages.programs.jsonable import jsonable

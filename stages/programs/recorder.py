@@ -10,7 +10,7 @@ from typing import Any
 
 from schemas.canonical import canonical_json
 from schemas.errors import ParseError
-from schemas.recipe import SamplingSection
+from schemas.recipe_data import SamplingSection
 from stages.engines.interface import Sampling
 from stages.engines.signals import RunEnded
 from stages.programs.jsonable import json_text

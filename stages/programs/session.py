@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from schemas.canonical import seed_from
-from schemas.recipe import OtherLM
+from schemas.recipe_data import OtherLM
 from stages.engines.batcher import Batcher, Clock, Pending, Served
 from stages.engines.endpoint import Endpoint, EndpointError
 from stages.engines.interface import Adapter, Engine, Sampling

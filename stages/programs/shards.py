@@ -14,7 +14,8 @@ from schemas.errors import DataError, StageError
 from schemas.examples import EXAMPLES
 from schemas.execution import Execution
 from schemas.parquet import read_rows, read_table, write_table
-from schemas.recipe import Recipe, SamplingSection
+from schemas.recipe import Recipe
+from schemas.recipe_data import SamplingSection
 from schemas.rollouts import INVOCATIONS
 from schemas.table import TableSpec
 from stages.contract import Inputs, Out

@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 
-from schemas.recipe import GroupSection
+from schemas.recipe_data import GroupSection
 
 OURS = ("engine_error", "metric_error")
 """Statuses that say nothing of the model: the machine or the metric failed."""

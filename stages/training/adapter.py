@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from schemas.errors import DataError, RecipeError
-from schemas.recipe import AdapterSection
+from schemas.recipe_training import AdapterSection
 
 if TYPE_CHECKING:
     from peft import LoraConfig, PeftModel

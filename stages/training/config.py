@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from schemas.recipe import TrainSection
+from schemas.recipe_training import TrainSection
 from stages.training.objective import Objective
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from schemas.groups import GROUPS
 from schemas.parquet import read_frame
-from schemas.recipe import Recipe, TrainSection
+from schemas.recipe import Recipe
+from schemas.recipe_training import TrainSection
 
 
 @dataclass(frozen=True)

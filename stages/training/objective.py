@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas.errors import RecipeError
-from schemas.recipe import Recipe, TrainSection
+from schemas.recipe import Recipe
+from schemas.recipe_training import TrainSection
 from stages.training.members import Members
 
 Floats = npt.NDArray[np.float64]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from schemas.errors import DataError
-from schemas.recipe import TrainSection
+from schemas.recipe_training import TrainSection
 
 if TYPE_CHECKING:
     from peft import PeftModel

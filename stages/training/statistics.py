@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from schemas.errors import StageError
-from schemas.recipe import TrainSection
+from schemas.recipe_training import TrainSection
 from stages.training.ages import age_rows, count_tokens
 from stages.training.buckets import Batch, Bucket
 from stages.training.members import Members

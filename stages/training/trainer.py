@@ -28,7 +28,7 @@ from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOTrainer
 
 from schemas.canonical import seed_from
-from schemas.recipe import TrainSection
+from schemas.recipe_training import TrainSection
 from stages.training.baselines import Baselines, check_finite
 from stages.training.buckets import Batch, Bucket, Indices, MicroBatch, lay_out
 from stages.training.cutting import blocks_of, split

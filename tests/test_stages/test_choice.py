@@ -11,7 +11,8 @@ import polars as pl
 import pytest
 from pydantic import ValidationError
 
-from schemas.recipe import GroupSection, Recipe
+from schemas.recipe import Recipe
+from schemas.recipe_data import GroupSection
 from schemas.rollouts import ROLLOUTS
 from schemas.tries import TRIES
 from stages import rollout

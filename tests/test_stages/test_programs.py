@@ -11,7 +11,7 @@ import pytest
 
 from schemas.errors import ParseError
 from schemas.parquet import write_table
-from schemas.recipe import OtherLM
+from schemas.recipe_data import OtherLM
 from schemas.rollouts import INVOCATIONS
 from stages.engines.interface import Adapter, Request
 from tests.test_stages.programs_kit import CharEngine, job, program_of, run_jobs, run_one, session_of, user

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from schemas.errors import RecipeError
-from schemas.recipe import OtherLM
+from schemas.recipe_data import OtherLM
 from stages.engines.interface import Request
 from tests.test_stages.programs_kit import CharEngine, decode, job, load_source, recipe_of, run_jobs, session_of
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from schemas.errors import RecipeError
-from schemas.recipe import OtherLM
+from schemas.recipe_data import OtherLM
 from stages.engines import endpoint as endpoint_module
 from stages.engines.endpoint import Endpoint, EndpointError
 from stages.engines.interface import Sampling

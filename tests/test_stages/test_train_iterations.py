@@ -11,7 +11,7 @@ import torch
 
 from schemas.errors import ContractError
 from schemas.parquet import read_frame, write_table
-from schemas.recipe import TrainSection
+from schemas.recipe_training import TrainSection
 from schemas.rollouts import INVOCATIONS
 from stages.contract import Inputs
 from stages.training.optimizer import rate_factor

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import LlamaConfig, MistralConfig, Qwen2Config
 
-from schemas.recipe import TrainSection
+from schemas.recipe_training import TrainSection
 from stages.training import checkpoint, scorer
 from stages.training.cutting import split
 from stages.training.head import target_log_probs

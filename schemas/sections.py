@@ -1,0 +1,29 @@
+"""What all sections of a recipe are made of."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+LOWEST_TEMPERATURE = 1e-6
+"""Below it, single precision has no quotients of log-probabilities any more; 0 itself means greedy decoding."""
+
+
+def _not_almost_zero(temperature: float) -> float:
+    if 0 < temperature < LOWEST_TEMPERATURE:
+        raise ValueError(f"a temperature below {LOWEST_TEMPERATURE:g} overflows; 0 decodes greedily")
+    return temperature
+
+
+Positive = Annotated[int, Field(gt=0)]
+Count32 = Annotated[int, Field(gt=0, lt=2**31)]
+"""A positive number that the tables can hold."""
+Temperature = Annotated[float, Field(ge=0), AfterValidator(_not_almost_zero)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class Section(BaseModel):
+    """Base of all sections: frozen, unknown keys forbidden, finite numbers only."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
