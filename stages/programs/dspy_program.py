@@ -53,7 +53,7 @@ def dspy_program(module: dspy.Module, saved: dict[str, Any] | None, metric: Metr
             except ContextWindowExceededError as error:
                 raise ContextOverflowError(error.message) from error
 
-    return Program(arun if is_async else run, is_async, metric, tuple(paths), jsonable(module.dump_state()))
+    return Program(arun if is_async else run, is_async, metric, tuple(paths), jsonable(module.dump_state()), module)
 
 
 def _translated(work: Callable[[], Any]) -> Any:
@@ -100,9 +100,14 @@ def _stamp(module: dspy.Module) -> list[str]:
 
 
 def _recorded(kind: Any) -> Any:
-    if kind is dspy.Predict:
-        return RecordedPredict
-    return type(kind)(f"Recorded{kind.__name__}", (RecordedPredict, kind), {})
+    bases = (RecordedPredict,) if kind is dspy.Predict else (RecordedPredict, kind)
+    return disguised(kind, bases)
+
+
+def disguised(kind: Any, bases: tuple[Any, ...]) -> Any:
+    """A subclass of `bases` under the name of `kind`: DSPy shows a program's source to LMs that write prompts."""
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+    return type(kind)(kind.__name__, bases, names)
 
 
 def _switch_stragglers_off(module: dspy.Module) -> None:

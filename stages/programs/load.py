@@ -38,14 +38,17 @@ class Program:
     """Names of its modules in the order declared, where it declares them."""
     state: Any
     """Canonical JSON value of its prompts and demos; None where it has no such thing."""
+    module: Any = None
+    """The DSPy module itself; None for other programs."""
 
 
-def load_program(recipe: Recipe, root: Path) -> Program:
+def load_program(recipe: Recipe, root: Path, prompts: Path | None = None) -> Program:
     """Import the recipe's factory and metric, make the program and load its saved state.
 
     Args:
         recipe: names both in `program`.
         root: the recipe's folder; it is put last on the import path.
+        prompts: a saved state to load in place of the one that the recipe names.
 
     Raises:
         RecipeError: when something is missing or cannot be used, with what, where, and what to write instead.
@@ -56,7 +59,7 @@ def load_program(recipe: Recipe, root: Path) -> Program:
     factory = import_named(section.factory, "program.factory", root)
     metric = import_named(section.metric, "program.metric", root)
     made = _make(factory, section)
-    saved = _saved_state(section, root)
+    saved = _saved_state(section, root) if prompts is None else _read_state(prompts)
     prepared = prepare_metric(metric, section.metric_args)
     if _is_dspy(made):
         from stages.programs.dspy_program import dspy_program
@@ -121,10 +124,14 @@ def _saved_state(section: ProgramSection, root: Path) -> dict[str, Any] | None:
     if section.state is None:
         return None
     path = root / section.state
+    if not path.is_file():
+        raise RecipeError(f"program.state: no file at {path}. Save one with program.save('{section.state}').")
+    return _read_state(path)
+
+
+def _read_state(path: Path) -> dict[str, Any]:
     try:
         state = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise RecipeError(f"program.state: no file at {path}. Save one with program.save('{section.state}').") from None
     except ValueError as error:
         raise RecipeError(f"program.state: {path} is no JSON ({error}); save it with program.save('….json')") from None
     if not isinstance(state, dict):

@@ -92,10 +92,14 @@ class Caller:
         """Whether asking again would give the same completion: the engine decodes greedily."""
         return record.lm not in self.session.endpoints and record.sampling.temperature == 0
 
+    def seed_of(self, record: Record) -> int:
+        """The seed of a call: of the run, and of the call's place in it."""
+        return seed_from(self._seed, record.invocation.module, record.invocation.index, record.attempt)
+
     def _ask_engine(self, record: Record) -> Future[Reply]:
         session, module = self.session, record.invocation.module
         adapter = session.adapter(module) if record.lm == STUDENT else None
-        seed = seed_from(self._seed, module, record.invocation.index, record.attempt)
+        seed = self.seed_of(record)
         record.origin = {
             **session.origin,
             "seed": seed,
