@@ -1,7 +1,8 @@
 """Makes the tasks' example files from their sources: `python -m pipeline.tasks.prepare SOURCE_DIR data`.
 
-SOURCE_DIR holds `banking77/` and `pupa/` as their SOURCE.md files describe. Every draw is seeded and every file is
-byte-stable, so that running it again changes nothing. Counts of what was kept and dropped are printed.
+SOURCE_DIR holds `banking77/`, `pupa/`, `multihop/` and `hover/` as the SOURCE.md files describe. Every draw is seeded
+and every file is byte-stable, so that running it again changes nothing. Counts of what was kept and dropped are
+printed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline.tasks import prepare_banking77, prepare_pupa, prepare_tiny
+from pipeline.tasks import prepare_banking77, prepare_multihop, prepare_pupa, prepare_tiny
 from schemas.errors import DataError
 
 Counts = dict[str, int]
@@ -28,6 +29,7 @@ def prepare(source: Path, data: Path) -> dict[str, Counts]:
         "banking77": lambda: prepare_banking77.write_paper(source / "banking77", data / "banking77"),
         "banking77_8": lambda: prepare_banking77.write_eight(source / "banking77", data / "banking77_8"),
         "pupa": lambda: prepare_pupa.write(source / "pupa", data / "pupa"),
+        "multihop": lambda: prepare_multihop.write(source / "multihop", source / "hover", data / "multihop"),
     }
     return {name: make() for name, make in makers.items()}
 
@@ -35,7 +37,7 @@ def prepare(source: Path, data: Path) -> dict[str, Counts]:
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns its exit code."""
     parser = argparse.ArgumentParser(prog="python -m pipeline.tasks.prepare", description="Make the tasks' examples.")
-    parser.add_argument("source", type=Path, help="folder with the sources, banking77/ and pupa/")
+    parser.add_argument("source", type=Path, help="folder with the sources, one folder each")
     parser.add_argument("data", type=Path, help="folder to write to, one folder a task")
     options = parser.parse_args(arguments)
     try:

@@ -58,7 +58,7 @@ def load_program(recipe: Recipe, root: Path, prompts: Path | None = None) -> Pro
     enter(root)
     factory = import_named(section.factory, "program.factory", root)
     metric = import_named(section.metric, "program.metric", root)
-    made = _make(factory, section)
+    made = _make(factory, section, root)
     saved = _saved_state(section, root) if prompts is None else _read_state(prompts)
     prepared = prepare_metric(metric, section.metric_args)
     if _is_dspy(made):
@@ -99,9 +99,11 @@ def _check_arguments(section: ProgramSection) -> None:
             raise RecipeError(f"program.{field}: {error}. Give dates as text, and numbers that are finite.") from None
 
 
-def _make(factory: Callable[..., Any], section: ProgramSection) -> Any:
+def _make(factory: Callable[..., Any], section: ProgramSection, root: Path) -> Any:
+    """The program. A factory with a parameter `root` is given the recipe's folder, for files that lie there."""
+    given = {"root": root.resolve()} if _has_parameter(factory, "root") else {}
     try:
-        made = factory(**section.args)
+        made = factory(**{**given, **section.args})
     except RecipeError:
         raise
     except (Exception, SystemExit) as error:
@@ -112,6 +114,13 @@ def _make(factory: Callable[..., Any], section: ProgramSection) -> Any:
             "callable program(inputs, call). A factory makes the program, it is not the program itself."
         )
     return made
+
+
+def _has_parameter(function: Callable[..., Any], name: str) -> bool:
+    try:
+        return name in inspect.signature(function).parameters
+    except ValueError:  # some built-in types have no signature
+        return False
 
 
 def _is_dspy(made: Any) -> bool:

@@ -17,7 +17,7 @@ from schemas.errors import DataError
 from schemas.recipe import Recipe, with_preset
 
 DATA = Path(__file__).parents[2] / "data"
-TASKS = {"tiny": "word", "banking77": "text", "banking77_8": "text", "pupa": "query"}
+TASKS = {"tiny": "word", "banking77": "text", "banking77_8": "text", "pupa": "query", "multihop": "question"}
 
 
 def rows(task: str) -> list[dict[str, Any]]:
@@ -57,6 +57,7 @@ def test_no_text_stands_twice_in_the_shipped_examples(task: str, column: str):
         ("banking77", {"train": 250, "dev": 500}),
         ("banking77_8", {"train": 400, "dev": 100, "test": 200}),
         ("pupa", {"train": 111, "dev": 221}),
+        ("multihop", {"train": 202, "dev": 100, "test": 150}),
     ],
 )
 def test_shipped_splits_have_the_sizes_that_source_md_states(task: str, expected: dict[str, int]):

@@ -41,6 +41,14 @@ def test_a_program_in_the_recipes_folder_is_found_and_run(tmp_path):
     assert runs[0].outcome.output == '"hi!"'
 
 
+def test_a_factory_that_asks_for_root_is_given_the_recipes_folder(tmp_path):
+    source = "def program(root):\n    return lambda inputs, call: str(root)\ndef metric(*_): return 1.0\n"
+    runs = run_jobs(
+        load_program(recipe_of(), write(tmp_path, prog=source)), [job()], session_of(CharEngine(lambda *_: "hi"))
+    )
+    assert runs[0].outcome.output == f'"{tmp_path.resolve()}"'
+
+
 @pytest.mark.parametrize("name", ["schemas", "stages", "pipeline"])
 def test_a_folder_that_shadows_our_packages_is_refused(tmp_path, name):
     write(tmp_path, prog=SOURCE, helper=HELPER)
