@@ -43,11 +43,13 @@ ROLLOUTS = TableSpec(
 
 INVOCATIONS = TableSpec(
     name="invocations",
-    version=1,
+    version=2,
     schema=pa.schema(
         [
             column("rollout_id", pa.string()),
-            column("call_index", pa.int32()),  # rank of the LM call in the rollout, retries included
+            column(
+                "call_index", pa.int32()
+            ),  # rank of the LM call in the rollout, retries included, branch after branch
             column("module", pa.string()),
             column("invocation_index", pa.int32()),  # rank among the module's calls, retries not counted
             column("attempt", pa.int32()),  # 0 for the first try of an invocation
@@ -73,7 +75,8 @@ INVOCATIONS = TableSpec(
             column("template", pa.string(), null=True),  # digest
             column("engine", pa.string(), null=True),
             column("trainable", pa.bool_()),
-            column("concurrent", pa.bool_()),  # overlapped with another call of its rollout
+            column("concurrent", pa.bool_()),  # overlapped with another call, and the program fixes no order of the two
+            column("extends_call", pa.int32(), null=True),  # longest earlier call that the prompt begins with, in ids
             column("fidelity", pa.string()),
         ]
     ),
@@ -89,6 +92,7 @@ INVOCATIONS = TableSpec(
         not_negative("call_index"),
         not_negative("invocation_index"),
         not_negative("attempt"),
+        not_negative("extends_call"),
     ),
 )
 

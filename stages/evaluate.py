@@ -20,7 +20,7 @@ from stages.programs.shards import Shape, compact, open_session, read_split, sam
 from stages.statistics import example_means
 
 NAME = "evaluate"
-VERSION = 1
+VERSION = 2
 
 
 def recipe_slice(recipe: Recipe) -> dict[str, Any]:

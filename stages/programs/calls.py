@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from schemas.errors import ParseError
+from stages.programs.jsonable import json_text
 from stages.programs.recorder import checked_messages, encodable, not_parsed, parsed
 from stages.programs.session import STUDENT, Caller, Reply
 
@@ -82,7 +83,7 @@ def _steps(
         raise TypeError(f"call(): the module's name is {module!r}, expected text")
     checked = checked_messages(messages)
     last = caller.session.parse_retries if retries is None else retries
-    invocation = caller.recorder.open(module, inputs)
+    invocation = caller.recorder.open(module, None if inputs is None else json_text(inputs))
     try:
         for attempt in range(last + 1):
             record, future = caller.submit(invocation, attempt, checked, lm, sampling)
@@ -94,7 +95,7 @@ def _steps(
             except ParseError as error:
                 not_parsed(record, error)
                 if attempt == last or caller.repeats(record):
-                    caller.final_parse_error = error
+                    caller.parse_errors.append(error)
                     raise
             except Exception:
                 not_parsed(record, None)

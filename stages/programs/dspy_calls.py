@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import dspy
 from dspy.utils.exceptions import AdapterParseError
 
 from schemas.errors import ParseError, RecipeError
+from stages.programs.jsonable import json_text
 from stages.programs.recorder import Invocation, Messages, Record, not_parsed, parsed
 from stages.programs.session import Caller, Reply
 
@@ -27,42 +29,66 @@ class OurEngine:
 class Invocations:
     """The invocations of one predictor call: one, or n where it asks for n completions."""
 
-    def __init__(self, caller: Caller, path: str, inputs: Mapping[str, Any]) -> None:
+    def __init__(self, caller: Caller, path: str, inputs: str) -> None:
         self.caller, self.path, self._inputs = caller, path, inputs
-        self._invocations: list[Invocation] = [caller.recorder.open(path, inputs)]
-        self._attempt = -1
+        self._invocations: list[Invocation] = []
+        self._attempt = 0
         self._records: list[Record] = []
 
-    def next_attempt(self) -> None:
-        """Begin an attempt: its k-th completion is an attempt of the k-th invocation."""
-        self._attempt += 1
-        self._records = []
+    def __enter__(self) -> Invocations:
+        self._open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for invocation in self._invocations:
+            self.caller.recorder.close(invocation)
+
+    def _open(self) -> None:
+        self._invocations.append(self.caller.recorder.open(self.path, self._inputs, of=self))
+
+    def attempts(self) -> Iterator[AbstractContextManager[None]]:
+        """Contexts to make the attempts in: the k-th completion of each is an attempt of the k-th invocation.
+
+        A context takes in `AdapterParseError` where another attempt is due, and lets it through after the last, or
+        where none could differ.
+        """
+        last = self.caller.session.parse_retries
+        for self._attempt in range(last + 1):
+            self._records = []
+            yield self._trying(final=self._attempt == last)
+
+    @contextmanager
+    def _trying(self, *, final: bool) -> Iterator[None]:
+        with dspy.context(**{INVOCATIONS: self, "adapter": without_fallback(dspy.settings.adapter)}):
+            try:
+                yield
+            except AdapterParseError as error:
+                again = self._not_parsed(error)
+                if final or not again:
+                    self.caller.parse_errors.append(error)
+                    raise
 
     def submit(self, caller: Caller, messages: Messages, lm: str, overrides: Mapping[str, Any]) -> Future[Reply]:
         """Make the next LM call of this attempt."""
         if len(self._records) == len(self._invocations):
-            self._invocations.append(caller.recorder.open(self.path, self._inputs))
+            self._open()
         invocation = self._invocations[len(self._records)]
         record, future = caller.submit(invocation, self._attempt, messages, lm, overrides)
         self._records.append(record)
         return future
 
-    def parsed(self, prediction: Any) -> None:
-        """All completions of this attempt had the expected form."""
+    def parsed(self, prediction: Any) -> Any:
+        """All completions of this attempt had the expected form; returns the prediction."""
         for record, completion in zip(self._records, prediction.completions, strict=True):
             parsed(record, completion.toDict())
+        return prediction
 
-    def not_parsed(self, error: AdapterParseError) -> bool:
+    def _not_parsed(self, error: AdapterParseError) -> bool:
         """The first completion that the error speaks of did not parse. Says whether asking again can help."""
         failed = [record for record in self._records if record.completion == error.lm_response] or self._records[-1:]
         for record in failed[:1]:
             not_parsed(record, ParseError(list(error.parsed_result or {}), list(error.signature.output_fields)))
         return any(not self.caller.repeats(record) for record in failed)
-
-    def close(self) -> None:
-        """The predictor call is over."""
-        for invocation in self._invocations:
-            self.caller.recorder.close(invocation)
 
 
 def without_fallback(adapter: Any) -> Any:
@@ -82,20 +108,10 @@ class RecordedPredict(dspy.Predict):  # type: ignore[misc]  # dspy has no types
         caller: Caller | None = dspy.settings.get(RUN)
         if caller is None:
             return super().forward(**kwargs)
-        invocations = self._invocations(caller, kwargs)
-        try:
-            for attempt in range(caller.session.parse_retries + 1):
-                invocations.next_attempt()
-                try:
-                    with self._context(invocations):
-                        prediction = super().forward(**dict(kwargs))
-                except AdapterParseError as error:
-                    self._failed(invocations, error, attempt)
-                else:
-                    invocations.parsed(prediction)
-                    return prediction
-        finally:
-            invocations.close()
+        with self._invocations(caller, kwargs) as invocations:
+            for attempt in invocations.attempts():
+                with attempt:
+                    return invocations.parsed(super().forward(**dict(kwargs)))
         raise AssertionError("the last attempt raises or returns")
 
     async def aforward(self, **kwargs: Any) -> Any:
@@ -103,20 +119,10 @@ class RecordedPredict(dspy.Predict):  # type: ignore[misc]  # dspy has no types
         caller: Caller | None = dspy.settings.get(RUN)
         if caller is None:
             return await super().aforward(**kwargs)
-        invocations = self._invocations(caller, kwargs)
-        try:
-            for attempt in range(caller.session.parse_retries + 1):
-                invocations.next_attempt()
-                try:
-                    with self._context(invocations):
-                        prediction = await super().aforward(**dict(kwargs))
-                except AdapterParseError as error:
-                    self._failed(invocations, error, attempt)
-                else:
-                    invocations.parsed(prediction)
-                    return prediction
-        finally:
-            invocations.close()
+        with self._invocations(caller, kwargs) as invocations:
+            for attempt in invocations.attempts():
+                with attempt:
+                    return invocations.parsed(await super().aforward(**dict(kwargs)))
         raise AssertionError("the last attempt raises or returns")
 
     def _invocations(self, caller: Caller, kwargs: Mapping[str, Any]) -> Invocations:
@@ -127,16 +133,16 @@ class RecordedPredict(dspy.Predict):  # type: ignore[misc]  # dspy has no types
                 "not be recorded. Put it in the recipe as [lms.NAME] and use "
                 "stages.programs.dspy_engine.program_lm('NAME')."
             )
-        fields = kwargs.get("signature", self.signature)
-        names = dspy.ensure_signature(fields).input_fields
-        return Invocations(caller, getattr(self, STAMP), {name: kwargs[name] for name in names if name in kwargs})
+        fields = dspy.ensure_signature(kwargs.get("signature", self.signature)).input_fields
+        return Invocations(caller, getattr(self, STAMP), _inputs(kwargs, fields))
 
-    def _context(self, invocations: Invocations) -> Any:
-        return dspy.context(**{INVOCATIONS: invocations, "adapter": without_fallback(dspy.settings.adapter)})
 
-    def _failed(self, invocations: Invocations, error: AdapterParseError, attempt: int) -> None:
-        """Record a parse failure; raise it when there is no attempt left, or none that could differ."""
-        again = invocations.not_parsed(error)
-        if not again or attempt == invocations.caller.session.parse_retries:
-            invocations.caller.final_parse_error = error
-            raise error
+def _inputs(kwargs: Mapping[str, Any], fields: Iterable[str]) -> str:
+    """The input fields as JSON; those without a JSON form (tools, which are functions) are left out."""
+    known: dict[str, Any] = {}
+    for name in fields:
+        if name in kwargs:
+            with suppress(TypeError):
+                json_text(kwargs[name])
+                known[name] = kwargs[name]
+    return json_text(known)

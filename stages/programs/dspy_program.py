@@ -13,6 +13,7 @@ from schemas.errors import RecipeError
 from stages.engines.signals import ContextOverflowError
 from stages.programs.dspy_calls import RUN, STAMP, RecordedPredict, without_fallback
 from stages.programs.dspy_engine import is_program_lm, program_lm
+from stages.programs.dspy_parallel import install
 from stages.programs.imports import describe
 from stages.programs.jsonable import jsonable
 from stages.programs.load import Program
@@ -33,7 +34,7 @@ def dspy_program(module: dspy.Module, saved: dict[str, Any] | None, metric: Metr
     if saved is not None:
         _load_state(module, saved)
     paths = _stamp(module)
-    _switch_stragglers_off(module)
+    install()
     adapter = without_fallback(getattr(module, "adapter", None) or dspy.settings.adapter)
     _refuse_other_lms(module, adapter)
     student, is_async = program_lm(), _is_async(module)
@@ -108,12 +109,6 @@ def disguised(kind: Any, bases: tuple[Any, ...]) -> Any:
     """A subclass of `bases` under the name of `kind`: DSPy shows a program's source to LMs that write prompts."""
     names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
     return type(kind)(kind.__name__, bases, names)
-
-
-def _switch_stragglers_off(module: dspy.Module) -> None:
-    """dspy.Parallel would run slow branches a second time, which would count their calls twice."""
-    for _, parallel in module.named_sub_modules(type_=dspy.Parallel):
-        parallel.timeout = 0
 
 
 def _refuse_other_lms(module: dspy.Module, adapter: Any) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from stages.engines.signals import RunEnded
+from stages.programs.branches import current, enter
 
 STUCK_S = 1.0
 """A loop that does nothing for so long, while a run in it is over its time, is given up."""
@@ -68,6 +69,11 @@ class LoopThread:
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+        """A task is a branch of its own, in the order in which its parent made it."""
+        branch = current()
+        if branch is not None and options.get("context") is None:
+            options["context"] = copy_context()
+            options["context"].run(enter, branch.fork())
         task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **options)
         if owner := _OWNER.get(None):
             self._tasks[task] = owner

@@ -8,32 +8,40 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from schemas.canonical import canonical_json
 from schemas.errors import ParseError
 from schemas.recipe_data import SamplingSection
 from stages.engines.interface import Sampling
 from stages.engines.signals import RunEnded
+from stages.programs.branches import Branch, Place, current
 from stages.programs.jsonable import json_text
 
 Messages = list[dict[str, str]]
 
 
-@dataclass
+@dataclass(eq=False)
 class Invocation:
     """One call of a module, whatever its retries. Open from its first attempt to its last."""
 
     module: str
-    index: int
+    branch: Branch
+    place: Place
+    rank: int
+    """Among the module's invocations in the branch, in the order in which they were opened."""
     inputs: str | None
-    concurrent: bool = False
+    foreign: bool
+    """Made by a thread of the program's own: it stands in the run's branch, in the order of arrival."""
+    of: object
+    """The predictor call that it belongs to: with n completions, that has n invocations, in a certain order."""
+    overlapped: bool = False
+    """Open at the same time as another one to which it has no certain order."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Record:
     """One LM call: filled in when it is made, when it is answered, and when its completion is parsed."""
 
     invocation: Invocation
-    call_index: int
+    place: Place
     attempt: int
     lm: str
     messages: Messages
@@ -54,39 +62,55 @@ class Record:
 
 
 class Recorder:
-    """The calls of one program run, in the order in which they were made. Safe to use from several threads."""
+    """The calls of one program run, in the order of their places. Safe to use from several threads."""
 
     def __init__(self, rollout_id: str) -> None:
         self.rollout_id = rollout_id
+        self.branch = Branch(self)
+        """The run's own; others fork from it."""
         self._lock = threading.Lock()
         self._records: list[Record] = []
-        self._counts: dict[str, int] = {}
+        self._counts: dict[tuple[Place, str], int] = {}
         self._open: list[Invocation] = []
+        self._threads: set[threading.Thread] = set()
+        """Those without a branch that made calls."""
         self._sealed = False
 
-    def open(self, module: str, inputs: Mapping[str, Any] | None) -> Invocation:
-        """Start an invocation: its index is its rank among the module's invocations so far."""
-        text = None if inputs is None else json_text(inputs)
+    def open(self, module: str, inputs: str | None, of: object = None) -> Invocation:
+        """Start an invocation of a module.
+
+        Args:
+            module: its name.
+            inputs: canonical JSON.
+            of: the predictor call that it is one of several invocations of.
+        """
+        found = current()
+        foreign = found is None or found.run is not self
+        branch = self.branch if foreign or found is None else found
         with self._lock:
             self._refuse_late()
-            invocation = Invocation(module, self._counts.get(module, 0), text)
-            self._counts[module] = invocation.index + 1
+            rank = self._counts.get((branch.path, module), 0)
+            self._counts[branch.path, module] = rank + 1
+            invocation = Invocation(module, branch, branch.step(), rank, inputs, foreign, of or object())
+            if foreign:
+                self._threads.add(threading.current_thread())
+            for other in self._open:
+                certain = other.of is invocation.of or not (foreign or other.foreign or other.branch is branch)
+                other.overlapped |= not certain
+                invocation.overlapped |= not certain
             self._open.append(invocation)
-            if len(self._open) > 1:
-                for overlapping in self._open:
-                    overlapping.concurrent = True
             return invocation
 
     def close(self, invocation: Invocation) -> None:
         """The invocation has its final attempt."""
         with self._lock:
-            self._open = [other for other in self._open if other is not invocation]
+            self._open.remove(invocation)
 
     def begin(self, invocation: Invocation, attempt: int, lm: str, messages: Messages, sampling: Sampling) -> Record:
         """Record a call that is about to be made."""
         with self._lock:
             self._refuse_late()
-            record = Record(invocation, len(self._records), attempt, lm, messages, sampling)
+            record = Record(invocation, invocation.branch.step(), attempt, lm, messages, sampling)
             self._records.append(record)
             return record
 
@@ -99,15 +123,14 @@ class Recorder:
         if self._sealed:
             raise RunEnded
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Rows of the invocations table, by call_index."""
+    def records(self) -> list[Record]:
+        """The calls so far, in order."""
         with self._lock:
-            return [row(self.rollout_id, record) for record in self._records]
+            return sorted(self._records, key=lambda record: record.place)
 
-    def calls(self) -> list[dict[str, Any]]:
-        """The calls as a metric sees them."""
-        with self._lock:
-            return [_view(record) for record in self._records]
+    def concurrent(self, invocation: Invocation) -> bool:
+        """Whether its rank among the module's invocations is not certain."""
+        return invocation.overlapped or (invocation.foreign and len(self._threads) > 1)
 
 
 def parsed(record: Record, value: Any) -> None:
@@ -138,44 +161,6 @@ def overridden(sampling: SamplingSection | Sampling, overrides: Mapping[str, Any
     return Sampling(checked.temperature, checked.top_p, checked.top_k, checked.max_new_tokens)
 
 
-def row(rollout_id: str, record: Record) -> dict[str, Any]:
-    """One row of the invocations table. A call that was never answered is `partial`: audit only."""
-    sampling, invocation = record.sampling, record.invocation
-    return {
-        "rollout_id": rollout_id,
-        "call_index": record.call_index,
-        "module": invocation.module,
-        "invocation_index": invocation.index,
-        "attempt": record.attempt,
-        "lm": record.lm,
-        "inputs": invocation.inputs,
-        "outputs": record.outputs,
-        "messages": canonical_json(record.messages),
-        "completion": None,
-        "prompt_ids": None,
-        "completion_ids": None,
-        "sampling_logprobs": None,
-        "finish_reason": "error",
-        "parse_status": record.parse_status,
-        "parsed_share": record.parsed_share,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "max_new_tokens": sampling.max_new_tokens,
-        "seed": None,
-        "logprob_kind": None,
-        "adapter": None,
-        "tokenizer": None,
-        "template": None,
-        "engine": None,
-        "trainable": record.lm == "student",
-        "concurrent": invocation.concurrent,
-        "fidelity": "partial",
-        **record.origin,
-        **record.answer,
-    }
-
-
 def checked_messages(messages: Sequence[Mapping[str, str]]) -> Messages:
     """A copy of chat messages.
 
@@ -200,15 +185,3 @@ def encodable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _view(record: Record) -> dict[str, Any]:
-    return {
-        "module": record.invocation.module,
-        "invocation_index": record.invocation.index,
-        "attempt": record.attempt,
-        "lm": record.lm,
-        "messages": [dict(message) for message in record.messages],
-        "completion": record.completion,
-        "value": record.value,
-    }

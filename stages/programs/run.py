@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,11 +13,13 @@ from typing import Any
 from schemas.canonical import canonical_json, storable
 from stages.engines.batcher import Batcher, Clock
 from stages.engines.signals import ContextOverflowError
+from stages.programs.branches import enter
 from stages.programs.imports import describe
 from stages.programs.jsonable import json_text
 from stages.programs.load import Program
 from stages.programs.metric import Example, MetricError, read_score
 from stages.programs.recorder import Recorder
+from stages.programs.rows import call_views
 from stages.programs.session import Caller, Session, in_thread
 
 
@@ -109,6 +111,7 @@ class LiveRun:
         return Outcome("timeout", f"the program ran longer than {limit} without a pending LM call")
 
     def _in_thread(self, run_loop: RunLoop) -> Outcome:
+        enter(self.recorder.branch)
         try:
             output = self.program.invoke(json.loads(self.job.inputs), self.caller)
             self._accept(output)
@@ -121,6 +124,7 @@ class LiveRun:
             return self._metric_failed(error)
 
     async def _in_loop(self) -> None:
+        enter(self.recorder.branch)
         self.batcher.post((self, await self._outcome()))
 
     async def _outcome(self) -> Outcome:
@@ -147,12 +151,12 @@ class LiveRun:
     def _metric_arguments(self, output: Any) -> tuple[Example, Any, list[dict[str, Any]]]:
         job = self.job
         labels, metadata = json.loads(job.labels or "{}"), json.loads(job.metadata or "{}")
-        return Example(job.example_id, json.loads(job.inputs), labels, metadata), output, self.recorder.calls()
+        return Example(job.example_id, json.loads(job.inputs), labels, metadata), output, call_views(self.recorder)
 
     def _program_failed(self, error: BaseException) -> Outcome:
         if isinstance(error, ContextOverflowError):
             return Outcome("context_overflow", str(error))
-        if error is self.caller.final_parse_error:
+        if _consists_of(error, self.caller.parse_errors):
             return Outcome("parse_failed", describe(error))
         return Outcome("program_error", describe(error))
 
@@ -164,6 +168,13 @@ class LiveRun:
         score = read_score(value)
         parts = canonical_json(score.parts) if score.parts else None
         return Outcome("ok", None, self.output, score.score, parts)
+
+
+def _consists_of(error: BaseException, known: Sequence[BaseException]) -> bool:
+    """Whether it is one of the known, or a group of nothing else (as `asyncio.TaskGroup` raises it)."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(_consists_of(part, known) for part in error.exceptions)
+    return any(error is one for one in known)
 
 
 async def _awaited(value: Any) -> Any:

@@ -13,6 +13,7 @@ from schemas.canonical import storable
 from stages.engines.batcher import Batcher
 from stages.programs.load import Program
 from stages.programs.loop import LoopThread
+from stages.programs.rows import invocation_rows
 from stages.programs.run import Finished, Job, LiveRun, Outcome
 from stages.programs.session import Session
 
@@ -99,7 +100,7 @@ class _Crew:
                 self.waiting.appendleft((run.job, 1))
                 return None
             outcome = Outcome("engine_error", storable(str(run.caller.failure)))
-        return Finished(run.job, outcome, run.recorder.rows())
+        return Finished(run.job, outcome, invocation_rows(run.recorder))
 
     def run_in_loop(self, coroutine: Coroutine[Any, Any, Any], run: LiveRun) -> Future[Any]:
         """Run a run's coroutine in the event loop, which is started on first use."""

@@ -72,8 +72,8 @@ class Caller:
         """Set when the run has ended; calls still pending are not served then."""
         self.failure: BaseException | None = None
         """The first failure of an engine or endpoint: the run then does not count, however it ended."""
-        self.final_parse_error: BaseException | None = None
-        """The last parse failure that had no retry left. If it escapes from the program, the run is parse_failed."""
+        self.parse_errors: list[BaseException] = []
+        """Parse failures that had no retry left. If one escapes from the program, the run is parse_failed."""
 
     def submit(
         self, invocation: Invocation, attempt: int, messages: Messages, lm: str, overrides: Mapping[str, Any]
@@ -94,7 +94,8 @@ class Caller:
 
     def seed_of(self, record: Record) -> int:
         """The seed of a call: of the run, and of the call's place in it."""
-        return seed_from(self._seed, record.invocation.module, record.invocation.index, record.attempt)
+        at = record.invocation
+        return seed_from(self._seed, at.module, *at.branch.path, at.rank, record.attempt)
 
     def _ask_engine(self, record: Record) -> Future[Reply]:
         session, module = self.session, record.invocation.module

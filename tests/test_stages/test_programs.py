@@ -237,7 +237,7 @@ def test_a_prompt_over_the_context_limit_is_a_named_failure():
     assert (row["finish_reason"], row["fidelity"], row["completion_ids"]) == ("context_overflow", "partial", None)
 
 
-def test_overlapping_calls_are_marked_and_numbered_in_order_of_submission():
+def test_calls_gathered_by_a_program_are_numbered_in_order_of_submission():
     async def program(inputs, call):
         await call("a", user("alone"))
         await asyncio.gather(call("a", user("first")), call("a", user("second")), call("b", user("third")))
@@ -250,7 +250,7 @@ def test_overlapping_calls_are_marked_and_numbered_in_order_of_submission():
         ("a", 2, "SECOND"),
         ("b", 0, "THIRD"),
     ]
-    assert [row["concurrent"] for row in rows] == [False, True, True, True]
+    assert not any(row["concurrent"] for row in rows)
 
 
 def test_an_engine_failure_is_retried_once_from_scratch():
