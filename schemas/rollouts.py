@@ -75,7 +75,7 @@ INVOCATIONS = TableSpec(
             column("template", pa.string(), null=True),  # digest
             column("engine", pa.string(), null=True),
             column("trainable", pa.bool_()),
-            column("concurrent", pa.bool_()),  # overlapped with another call, and the program fixes no order of the two
+            column("concurrent", pa.bool_()),  # the module's calls have no certain order: invocation_index is of chance
             column("extends_call", pa.int32(), null=True),  # longest earlier call that the prompt begins with, in ids
             column("fidelity", pa.string()),
         ]

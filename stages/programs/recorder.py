@@ -24,16 +24,15 @@ class Invocation:
 
     module: str
     branch: Branch
+    """The run's own for calls of threads that the program started itself: they stand where they happen to arrive."""
     place: Place
     rank: int
     """Among the module's invocations in the branch, in the order in which they were opened."""
     inputs: str | None
-    foreign: bool
-    """Made by a thread of the program's own: it stands in the run's branch, in the order of arrival."""
     of: object
     """The predictor call that it belongs to: with n completions, that has n invocations, in a certain order."""
     overlapped: bool = False
-    """Open at the same time as another one to which it has no certain order."""
+    """Open at the same time as another one of its branch: several threads or tasks share it."""
 
 
 @dataclass(eq=False)
@@ -72,8 +71,8 @@ class Recorder:
         self._records: list[Record] = []
         self._counts: dict[tuple[Place, str], int] = {}
         self._open: list[Invocation] = []
-        self._threads: set[threading.Thread] = set()
-        """Those without a branch that made calls."""
+        self._astray: set[str] = set()
+        """Modules that were called by threads without a branch."""
         self._sealed = False
 
     def open(self, module: str, inputs: str | None, of: object = None) -> Invocation:
@@ -85,26 +84,26 @@ class Recorder:
             of: the predictor call that it is one of several invocations of.
         """
         found = current()
-        foreign = found is None or found.run is not self
-        branch = self.branch if foreign or found is None else found
+        known = found if found is not None and found.run is self else None
+        branch = known or self.branch
         with self._lock:
             self._refuse_late()
             rank = self._counts.get((branch.path, module), 0)
             self._counts[branch.path, module] = rank + 1
-            invocation = Invocation(module, branch, branch.step(), rank, inputs, foreign, of or object())
-            if foreign:
-                self._threads.add(threading.current_thread())
+            invocation = Invocation(module, branch, branch.step(), rank, inputs, of or object())
+            if known is None:
+                self._astray.add(module)
+                return invocation
             for other in self._open:
-                certain = other.of is invocation.of or not (foreign or other.foreign or other.branch is branch)
-                other.overlapped |= not certain
-                invocation.overlapped |= not certain
+                if other.branch is branch and other.of is not invocation.of:
+                    other.overlapped = invocation.overlapped = True
             self._open.append(invocation)
             return invocation
 
     def close(self, invocation: Invocation) -> None:
         """The invocation has its final attempt."""
         with self._lock:
-            self._open.remove(invocation)
+            self._open = [other for other in self._open if other is not invocation]
 
     def begin(self, invocation: Invocation, attempt: int, lm: str, messages: Messages, sampling: Sampling) -> Record:
         """Record a call that is about to be made."""
@@ -130,7 +129,7 @@ class Recorder:
 
     def concurrent(self, invocation: Invocation) -> bool:
         """Whether its rank among the module's invocations is not certain."""
-        return invocation.overlapped or (invocation.foreign and len(self._threads) > 1)
+        return invocation.overlapped or invocation.module in self._astray
 
 
 def parsed(record: Record, value: Any) -> None:

@@ -62,37 +62,21 @@ def test_rows_of_branches_do_not_depend_on_which_is_faster():
     assert slow_first.invocations == slow_last.invocations
 
 
-def test_calls_of_own_threads_are_marked():
+@pytest.mark.parametrize("apart_s", [0.0, 0.1])
+def test_calls_of_own_threads_are_marked_whether_they_happen_to_overlap_or_not(apart_s: float):
     def program(inputs: Any, call: Any) -> None:
         call("plan", user("p0"))
-        with ThreadPoolExecutor(2) as pool:
-            list(pool.map(lambda index: call("step", user(f"s{index}")), range(2)))
+        call("step", user("s0"))
+        threads = [threading.Thread(target=lambda: call("step", user("s"))) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+            time.sleep(apart_s)
+        for thread in threads:
+            thread.join()
 
     rows = run_one(program, CharEngine(echo)).invocations
-    assert [(row["module"], row["concurrent"]) for row in rows] == [("plan", False), ("step", True), ("step", True)]
-
-
-def test_calls_of_two_own_threads_are_marked_though_they_happen_not_to_overlap():
-    def program(inputs: Any, call: Any) -> None:
-        first, second = (threading.Thread(target=lambda: call("step", user("s"))) for _ in range(2))
-        first.start()
-        time.sleep(0.1)
-        second.start()
-        first.join()
-        second.join()
-
-    assert [row["concurrent"] for row in run_one(program, CharEngine(echo)).invocations] == [True, True]
-
-
-def test_calls_of_one_helper_thread_keep_their_order():
-    def program(inputs: Any, call: Any) -> None:
-        with ThreadPoolExecutor(1) as pool:
-            for index in range(3):
-                pool.submit(call, "step", user(f"s{index}")).result()
-
-    rows = run_one(program, CharEngine(echo)).invocations
-    assert places(rows) == [("step", index, index, f"s{index}") for index in range(3)]
-    assert not any(row["concurrent"] for row in rows)
+    assert [(row["module"], row["concurrent"]) for row in rows] == [("plan", False), *[("step", True)] * 3]
+    assert [row["invocation_index"] for row in rows] == [0, 0, 1, 2]
 
 
 def test_threads_that_share_a_branch_are_marked_where_they_overlap():
