@@ -22,6 +22,8 @@ class Branch:
 
     def __init__(self, run: object, path: Place = ()) -> None:
         self.run, self.path = run, path
+        self.thread: threading.Thread | None = None
+        """The thread that it is; None for a task, which may await work in any thread."""
         self._lock = threading.Lock()
         self._steps = 0
 
@@ -41,17 +43,22 @@ _CURRENT: ContextVar[Branch | None] = ContextVar("branch", default=None)
 
 def current() -> Branch | None:
     """The branch of the thread or task at hand. None: one that the program started by means not known to us."""
-    return _CURRENT.get()
+    branch = _CURRENT.get()
+    if branch is None or branch.thread not in (None, threading.current_thread()):
+        return None
+    return branch
 
 
-def enter(branch: Branch) -> None:
-    """Make it the branch of the thread or task at hand for good."""
+def enter_task(branch: Branch) -> None:
+    """Make it the branch of the asyncio task at hand."""
     _CURRENT.set(branch)
 
 
 @contextmanager
-def within(branch: Branch | None) -> Iterator[None]:
-    """Make it the branch of what is run inside."""
+def in_thread_of(branch: Branch | None) -> Iterator[None]:
+    """Make it the branch of the thread at hand, and of no other that is given this one's context."""
+    if branch is not None:
+        branch.thread = threading.current_thread()
     token = _CURRENT.set(branch)
     try:
         yield

@@ -12,7 +12,7 @@ from typing import Any
 
 import dspy
 
-from stages.programs.branches import Branch, current, within
+from stages.programs.branches import Branch, current, in_thread_of
 from stages.programs.dspy_calls import RUN
 
 _forward = dspy.Parallel.forward
@@ -39,7 +39,7 @@ def _branched(module: Any, item: Any, branch: Branch | None) -> tuple[Callable[.
 
 def _within(module: Any, branch: Branch | None) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
-        with within(branch):
+        with in_thread_of(branch):
             return module(*args, **kwargs)
 
     return run

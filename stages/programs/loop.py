@@ -16,7 +16,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from stages.engines.signals import RunEnded
-from stages.programs.branches import current, enter
+from stages.programs.branches import current, enter_task
 
 STUCK_S = 1.0
 """A loop that does nothing for so long, while a run in it is over its time, is given up."""
@@ -73,7 +73,7 @@ class LoopThread:
         branch = current()
         if branch is not None and options.get("context") is None:
             options["context"] = copy_context()
-            options["context"].run(enter, branch.fork())
+            options["context"].run(enter_task, branch.fork())
         task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **options)
         if owner := _OWNER.get(None):
             self._tasks[task] = owner

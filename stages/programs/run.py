@@ -13,7 +13,7 @@ from typing import Any
 from schemas.canonical import canonical_json, storable
 from stages.engines.batcher import Batcher, Clock
 from stages.engines.signals import ContextOverflowError
-from stages.programs.branches import enter
+from stages.programs.branches import enter_task, in_thread_of
 from stages.programs.imports import describe
 from stages.programs.jsonable import json_text
 from stages.programs.load import Program
@@ -111,9 +111,9 @@ class LiveRun:
         return Outcome("timeout", f"the program ran longer than {limit} without a pending LM call")
 
     def _in_thread(self, run_loop: RunLoop) -> Outcome:
-        enter(self.recorder.branch)
         try:
-            output = self.program.invoke(json.loads(self.job.inputs), self.caller)
+            with in_thread_of(self.recorder.branch):
+                output = self.program.invoke(json.loads(self.job.inputs), self.caller)
             self._accept(output)
         except BaseException as error:  # noqa: BLE001 - whatever ends a program is an outcome of this run
             return self._program_failed(error)
@@ -124,7 +124,7 @@ class LiveRun:
             return self._metric_failed(error)
 
     async def _in_loop(self) -> None:
-        enter(self.recorder.branch)
+        enter_task(self.recorder.branch)
         self.batcher.post((self, await self._outcome()))
 
     async def _outcome(self) -> Outcome:

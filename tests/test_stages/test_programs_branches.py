@@ -79,13 +79,28 @@ def test_calls_of_own_threads_are_marked_whether_they_happen_to_overlap_or_not(a
     assert [row["invocation_index"] for row in rows] == [0, 0, 1, 2]
 
 
-def test_threads_that_share_a_branch_are_marked_where_they_overlap():
+def test_threads_that_are_given_the_context_of_a_run_are_own_threads_still():
     def program(inputs: Any, call: Any) -> None:
         with ThreadPoolExecutor(2) as pool:
             runs = [contextvars.copy_context() for _ in range(2)]
             list(pool.map(lambda context: context.run(call, "step", user("s")), runs))
 
     assert [row["concurrent"] for row in run_one(program, CharEngine(echo)).invocations] == [True, True]
+
+
+def test_work_that_an_async_program_awaits_in_threads_is_of_the_task_that_awaits_it():
+    def ask(call: Any, prompt: str) -> None:
+        time.sleep(SLOW_FIRST(int(prompt[0])))
+        asyncio.run_coroutine_threadsafe(call("step", user(prompt)), loops[0]).result()
+
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def program(inputs: Any, call: Any) -> None:
+        loops.append(asyncio.get_running_loop())
+        await asyncio.gather(*(asyncio.to_thread(ask, call, f"{index}0") for index in range(3)))
+
+    rows = run_one(program, CharEngine(echo)).invocations
+    assert places(rows) == [("step", index, index, f"{index}0") for index in range(3)]
 
 
 def test_a_task_group_whose_branches_do_not_parse_is_parse_failed():
