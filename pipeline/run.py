@@ -79,7 +79,7 @@ class Runner:
             self.state = state
 
     def _make(self, job: Job, key: str) -> Artifact:
-        started, clock = datetime.now(UTC), time.monotonic()
+        started, clock, cpu = datetime.now(UTC), time.monotonic(), time.process_time()
         payload = job.payload(self.recipe)
         self.reporter.start(job.label)
         artifacts = {role: artifact for role, artifact in job.artifacts.items() if artifact is not None}
@@ -91,7 +91,7 @@ class Runner:
                 if artifact is None:
                     metrics = job.stage.run(inputs, self.recipe, self.execution, out)
                     seconds = time.monotonic() - clock
-                    out.telemetry(seconds=seconds)
+                    out.telemetry(seconds=seconds, cpu_seconds=time.process_time() - cpu)
                     artifact = out.finish(
                         stage=job.stage.NAME,
                         version=job.stage.VERSION,

@@ -49,26 +49,40 @@ def run_test(runner: Runner, setup: Setup, split: str) -> list[int]:
     """Score the base and the newest policy on the held-out split; counts the opening. Returns the policies' indices.
 
     Raises:
-        DataError: when no iteration has been trained yet, or when the recipe, the program, the data or the model is
-            not what the run was made with: its policies must be scored by the program that they were trained in.
+        DataError: when an iteration is to be trained and none has been yet, or when the recipe, the program, the data
+            or the model is not what the run was made with: its policies must be scored by the program that they were
+            trained in.
     """
     trained = len(runner.state.policies) - 1
-    if trained < 1:
+    if trained < min(1, runner.recipe.run.iterations) or trained < 0:
         raise DataError(f"{runner.folder}: nothing is trained yet. Run `mmgrpo run` first, then open the test split.")
     scored = _evaluations(runner, setup, trained)
+    wanted = {int(job.slot[2]): job for job in (scored[0], scored[-1])}
+    _score(runner, list(wanted.values()), split)
+    return list(wanted)
+
+
+def score_last(runner: Runner, setup: Setup, split: str) -> Artifact:
+    """Score what the run ends with, its last policy with its prompts, on a split; a test split counts as opened.
+
+    Raises:
+        DataError: when the run is not complete.
+    """
+    return _score(runner, _evaluations(runner, setup, len(runner.state.policies) - 1)[-1:], split)[-1]
+
+
+def _score(runner: Runner, jobs: list[Job], split: str) -> list[Artifact]:
+    """The evaluations of dev, done for another split; the opening is counted where something had to be made."""
     before = runner.made
-    indices: list[int] = []
-    for job in (scored[0], scored[-1]):
-        index = int(job.slot[2])
-        if index not in indices:
-            indices.append(index)
-            slot, params = (job.slot[0], split, job.slot[2]), {**job.params, "split": split}
-            runner.produce(replace(job, slot=slot, params=params))
-    if runner.made > before:
+    moved = [
+        replace(job, slot=(job.slot[0], split, job.slot[2]), params={**job.params, "split": split}) for job in jobs
+    ]
+    scores = [runner.produce(job) for job in moved]
+    if runner.made > before and split == runner.recipe.examples.test:
         state = runner.state.model_copy(update={"tests_opened": runner.state.tests_opened + 1})
         runfile.write_run(runner.folder, state)
         runner.state = state
-    return indices
+    return scores
 
 
 def _evaluations(runner: Runner, setup: Setup, iterations: int) -> list[Job]:

@@ -74,13 +74,17 @@ def walk(recipe: Recipe, setup: Setup, iterations: int) -> Jobs:
     chain = [Policy(digest=first, holder=start, trained=None)]
     yield evaluation(shared, chain[0], 0, recipe.examples.dev)
     rolled: list[Artifact | None] = []
+    scored = chain[0]
     for iteration in range(iterations):
         policy, ended = yield from _iteration(recipe, shared, chain, rolled)
-        if ended:
-            return ended
         if policy is not chain[-1]:
             chain.append(policy)
-        yield evaluation(shared, policy, iteration + 1, recipe.examples.dev)
+        last = iteration + 1 == iterations or ended is not None
+        if (last or (iteration + 1) % recipe.run.evaluate_every == 0) and not (ended and policy is scored):
+            yield evaluation(shared, policy, iteration + 1, recipe.examples.dev)
+            scored = policy
+        if ended:
+            return ended
     return None
 
 

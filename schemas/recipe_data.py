@@ -188,6 +188,8 @@ class EvaluateSection(Section):
 
     sampling: SamplingSection = SamplingSection(temperature=0.0)
     samples: Positive = 1
+    seed: int | None = Field(default=None, ge=0, lt=2**31)
+    """Of the draws; default: the recipe's. One for runs of several seeds makes them share what they all score."""
     parse_retries: int = Field(default=3, ge=0)
     failure_score: float = 0.0
     """Score of a run that failed, in every mean. Its row keeps a null score and its status."""
@@ -195,3 +197,7 @@ class EvaluateSection(Section):
     """Score only this many examples, the first by example_id; default: the whole split."""
     bootstrap: Positive = 10_000
     """Resamples of the 95 % intervals."""
+
+    def seed_of(self, recipe_seed: int) -> int:
+        """The seed of the draws in a recipe with this seed."""
+        return recipe_seed if self.seed is None else self.seed

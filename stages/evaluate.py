@@ -26,11 +26,11 @@ VERSION = 2
 def recipe_slice(recipe: Recipe) -> dict[str, Any]:
     """What decides which runs are made, how they are sampled, and what a failure counts."""
     return {
-        "seed": recipe.seed,
+        "seed": recipe.evaluate.seed_of(recipe.seed),
         "model": {"dtype": recipe.model.dtype, "context": recipe.model.context},
         "lms": {name: lm.model_dump(mode="json") for name, lm in recipe.lms.items()},
         "program": {"timeout_s": recipe.program.timeout_s},
-        "evaluate": recipe.evaluate.model_dump(mode="json", exclude={"bootstrap"}),
+        "evaluate": recipe.evaluate.model_dump(mode="json", exclude={"bootstrap", "seed"}),
     }
 
 
@@ -84,7 +84,7 @@ def plan_jobs(recipe: Recipe, inputs: Inputs) -> dict[str, list[Job]]:
 
 
 def _jobs(recipe: Recipe, inputs: Inputs, split: str, example: Mapping[str, Any]) -> list[Job]:
-    example_id = str(example["example_id"])
+    example_id, seed = str(example["example_id"]), recipe.evaluate.seed_of(recipe.seed)
     return [
         Job(
             example_id=example_id,
@@ -93,12 +93,12 @@ def _jobs(recipe: Recipe, inputs: Inputs, split: str, example: Mapping[str, Any]
                 program=inputs["program"].digest,
                 policy=str(inputs.params["policy"]),
                 source=f"evaluate:{split}",
-                seed=recipe.seed,
+                seed=seed,
                 iteration=0,
                 example_id=example_id,
                 index=sample_index,
             ),
-            seed=seed_from(recipe.seed, "evaluate", split, example_id, sample_index),
+            seed=seed_from(seed, "evaluate", split, example_id, sample_index),
             inputs=example["inputs"],
             labels=example["labels"],
             metadata=example["metadata"],
