@@ -12,6 +12,7 @@ import dspy
 from dspy.utils.exceptions import AdapterParseError
 
 from schemas.errors import ParseError, RecipeError
+from stages.programs.dspy_fields import fields_read
 from stages.programs.jsonable import json_text
 from stages.programs.recorder import Invocation, Messages, Record, not_parsed, parsed
 from stages.programs.session import Caller, Reply
@@ -87,7 +88,8 @@ class Invocations:
         """The first completion that the error speaks of did not parse. Says whether asking again can help."""
         failed = [record for record in self._records if record.completion == error.lm_response] or self._records[-1:]
         for record in failed[:1]:
-            not_parsed(record, ParseError(list(error.parsed_result or {}), list(error.signature.output_fields)))
+            read = fields_read(error, dspy.settings.adapter)
+            not_parsed(record, ParseError(read, list(error.signature.output_fields)))
         return any(not self.caller.repeats(record) for record in failed)
 
 

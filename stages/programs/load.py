@@ -134,7 +134,9 @@ def _saved_state(section: ProgramSection, root: Path) -> dict[str, Any] | None:
         return None
     path = root / section.state
     if not path.is_file():
-        raise RecipeError(f"program.state: no file at {path}. Save one with program.save('{section.state}').")
+        found = f"{path} is a folder, expected a file" if path.is_dir() else f"no file at {path}"
+        name = Path(section.state).with_suffix(".json")
+        raise RecipeError(f"program.state: {found}. Save one with program.save('{name}').")
     return _read_state(path)
 
 

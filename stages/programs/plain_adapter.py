@@ -85,7 +85,7 @@ def _split(names: list[str], completion: str) -> dict[str, str]:
     labels = {_label(name).lower(): name for name in names}
     pattern = re.compile(rf"^\s*({'|'.join(map(re.escape, labels))})\s*:", re.IGNORECASE | re.MULTILINE)
     marks = list(pattern.finditer(completion))
-    ends = [mark.start() for mark in marks[1:]] + [len(completion)]
+    ends = [*(mark.start() for mark in marks), len(completion)][1:]
     found: dict[str, str] = {}
     for mark, end in zip(marks, ends, strict=True):
         found.setdefault(labels[mark.group(1).lower()], completion[mark.end() : end].strip())

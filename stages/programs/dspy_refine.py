@@ -1,0 +1,27 @@
+"""The predictor that `dspy.Refine` makes while running: it asks for advice, as a module of the program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dspy
+from dspy.utils.callback import BaseCallback
+
+from stages.programs.dspy_calls import STAMP, RecordedPredict
+
+
+class AdviceIsAModule(BaseCallback):  # type: ignore[misc]  # dspy has no types
+    """Stamps it with the path of its Refine and makes it record. Others made while running could be made before."""
+
+    def on_module_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:  # noqa: ARG002 - DSPy's
+        """Before a module runs."""
+        callers = dspy.settings.caller_modules or []
+        if type(instance) is dspy.Predict and callers and isinstance(callers[-1], dspy.Refine):
+            setattr(instance, STAMP, f"{getattr(callers[-1], STAMP)}.advice")
+            instance.__class__ = RecordedPredict
+
+
+def stamp_refiners(module: dspy.Module) -> None:
+    """Give every Refine its path."""
+    for path, refine in module.named_sub_modules(type_=dspy.Refine):
+        setattr(refine, STAMP, path.removeprefix("self").removeprefix(".") or "refine")
