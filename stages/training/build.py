@@ -49,6 +49,7 @@ def build_scorer(
     *,
     dropout: float,
     seed: int = 0,
+    sharded: bool = False,
 ) -> tuple[Scorer, str]:
     """The model with its adapter, and how it will be computed: `packed`, or `plain` and why.
 
@@ -60,27 +61,33 @@ def build_scorer(
         rows: what will be scored: their ids are checked.
         dropout: that the rows will be computed with; 0 where nothing is trained.
         seed: what a fresh adapter is drawn from.
+        sharded: whether the base is sharded over the processes of this launch; it is then loaded into main memory.
     """
+    import torch
+
     from stages.engines.models import load_model
     from stages.training.adapter import attach
     from stages.training.members import check_vocabulary
     from stages.training.scorer import Scorer, why_plain
+    from stages.training.sharding import shard
 
     train = recipe.train
     assert train.precision != "auto", "settled before a stage runs"
     dtype = "float32" if train.precision == "float32" else recipe.model.dtype
-    model = load_model(base, dtype, _device(execution))
+    device = _device(execution)
+    model = load_model(base, dtype, "cpu" if sharded else device)
     check_vocabulary(rows, model.get_input_embeddings().weight.shape[0])
     model.requires_grad_(False)
     reason = why_plain(model.config, dropout, train.prefix_sharing)
     peft = attach(model, recipe.adapter, seed, adapter)
+    how = f", {shard(peft, torch.device(device))}" if sharded else ""
     scorer = Scorer(peft, packed=reason is None, autocast=train.precision == "bfloat16")
     if reason:
         log.info("prompts are computed row by row: %s", reason)
     if scorer.device.type == "cuda" and scorer.why_blocks:
         log.info("prefixes are shared block by block: %s", scorer.why_blocks)
-        return scorer, f"packed, block by block: {scorer.why_blocks}"
-    return scorer, _in_words(reason)
+        return scorer, f"packed, block by block: {scorer.why_blocks}{how}"
+    return scorer, _in_words(reason) + how
 
 
 def how_computed(recipe: Recipe, base: BaseModel, *, dropout: float) -> str:

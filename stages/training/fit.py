@@ -121,6 +121,7 @@ def _fit(job: Job, folder: Path, out: Out, world: World) -> Outcome:
         job.members.rows,
         dropout=job.recipe.adapter.dropout,
         seed=seed_from("lora", job.recipe.seed, *own),
+        sharded=world.sharded,
     )
     ready = time.monotonic()
     adam, schedule, rows = _resume(job, scorer.model, out)

@@ -36,6 +36,7 @@ from stages.training.members import Members, Row
 from stages.training.norms import ModuleNorms
 from stages.training.objective import Objective, step_shares
 from stages.training.scorer import Scorer
+from stages.training.sharding import idle
 from stages.training.statistics import StepSums, check_step, step_row, why_end
 from stages.training.trackers import report
 from stages.training.world import World
@@ -81,11 +82,14 @@ class OfflineTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has no type info
         self.batch, self.sums = batch, StepSums()
         total = torch.zeros((), device=self.args.device)
         self.norms = ModuleNorms(self.scorer.model)
-        for index, part in self.world.mine(list(enumerate(self.micro_batches(batch)))):
+        parts = list(enumerate(self.micro_batches(batch)))
+        for index, part in self.world.mine(parts):
             torch.manual_seed(seed_from("dropout", self.plan_seed, batch.step, index))
             micro = MicroBatch.of(self.members, batch, part)
             with self._measured(batch, part):
                 total += super().training_step(model, {"micro": micro}, num_items_in_batch)
+        for _ in range(self.world.idle_rounds(parts)):
+            idle(self.scorer(self._rows(MicroBatch.of(self.members, batch, parts[0][1]))))
         self.world.add(total)
         self.world.add_gradients([each for each in self.scorer.model.parameters() if each.requires_grad])
         self.sums = self.world.merge(self.sums)
@@ -118,12 +122,15 @@ class OfflineTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has no type info
     def _prepare_inputs(self, generation_batch: dict[str, MicroBatch]) -> list[Bucket]:
         """Score a micro-batch and lay out its members for TRL, by weight."""
         micro = generation_batch["micro"]
-        rows = [self.members.rows[index] for index in micro.rows]
+        rows = self._rows(micro)
         scored = self.scorer(rows)
         self.sums.forward_tokens += scored.forward_tokens
         check_finite(list(scored.log_probs.detach()), rows)
         tokens = self.batch.shares.tokens
         return lay_out(self.members, micro, scored, self.baselines, self.objective, tokens=tokens)
+
+    def _rows(self, micro: MicroBatch) -> list[Row]:
+        return [self.members.rows[index] for index in micro.rows]
 
     def compute_loss(self, model: torch.nn.Module, inputs: list[Bucket], *_: Any, **__: Any) -> torch.Tensor:
         """A micro-batch's part of the step's loss: TRL's loss of each bucket times the bucket's factor."""

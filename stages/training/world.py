@@ -19,21 +19,25 @@ import torch
 import torch.distributed as dist
 
 from schemas.errors import RecipeError
+from stages.training import sharding
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 T = TypeVar("T", bound="DataclassInstance")
 
-_LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-_SHARDED = {"ACCELERATE_USE_FSDP": "FSDP", "ACCELERATE_USE_DEEPSPEED": "DeepSpeed"}
+_LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", sharding.USED)
+_DEEPSPEED = "ACCELERATE_USE_DEEPSPEED"
 
 
 class World:
-    """The processes of this training run: `size` of them, this one being `rank`. One process is a world of its own."""
+    """The processes of this training run: `size` of them, this one being `rank`. One process is a world of its own.
 
-    def __init__(self, rank: int = 0, size: int = 1) -> None:
-        self.rank, self.size = rank, size
+    Where the base is `sharded` over them, all have to run the model equally often.
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1, sharded: bool = False) -> None:
+        self.rank, self.size, self.sharded = rank, size, sharded
 
     @property
     def leads(self) -> bool:
@@ -43,6 +47,10 @@ class World:
     def mine(self, parts: Sequence[Any]) -> Sequence[Any]:
         """This process's share of a list, dealt one by one."""
         return parts[self.rank :: self.size]
+
+    def idle_rounds(self, parts: Sequence[Any]) -> int:
+        """How often this process has to run the model for the others' sake, beside its share of a list."""
+        return -(-len(parts) // self.size) - len(self.mine(parts)) if self.sharded else 0
 
     def agree(self, answer: bool) -> bool:
         """What process 0 answers."""
@@ -106,22 +114,22 @@ def joined() -> Iterator[World]:
     """The world that this process was launched into, for the length of the block.
 
     Raises:
-        RecipeError: for sharded launches, which the trainer does not support.
+        RecipeError: for launches with DeepSpeed, whose engine would take the place of the trainer's own steps.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield World()
         return
-    for variable, name in _SHARDED.items():
-        if os.environ.get(variable, "false").lower() in {"1", "true"}:
-            raise RecipeError(
-                f"launched with {name}: every process holds the whole base model here, so that only the work is "
-                f"shared. Launch without {name}, for example `torchrun --nproc_per_node 2 -m pipeline.cli stage train`"
-            )
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if os.environ.get(_DEEPSPEED, "false").lower() in {"1", "true"}:
+        raise RecipeError(
+            "launched with DeepSpeed, whose engine owns backward pass and optimizer, where a step here is the sum of "
+            "uneven micro-batches. To shard the base, launch with --use_fsdp --fsdp_version 2 "
+            "--fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP"
+        )
+    rank, size, sharded = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), sharding.wanted()
     dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     hidden = {name: os.environ.pop(name) for name in _LAUNCHED if name in os.environ}
     try:
-        yield World(rank, size)
+        yield World(rank, size, sharded)
         dist.barrier()
     finally:
         os.environ.update(hidden)

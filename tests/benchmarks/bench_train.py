@@ -4,7 +4,8 @@ Three workloads of real rows in groups of 8 (`train_rows`). Every contestant run
 another. Tokens per second count the tokens of the unpacked, unpadded rows, for all contestants; operations are those
 really performed, matrix products and attention, as a share of what one large matrix product of the same dtype
 reaches on the same threads in this run. Ratios are of wall time; CPU seconds stand beside it, for busy machines. The
-gradient norms of a workload must agree. The last line is one JSON object.
+gradient norms of a workload must agree. A first step, in which kernels are made and operations counted, is not timed.
+Where the stock trainer runs out of memory it is tried again with half the rows. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -38,15 +40,15 @@ def options() -> argparse.Namespace:
     parser.add_argument("--contestants", nargs="+", choices=CONTESTANTS, default=list(CONTESTANTS))
     parser.add_argument("--examples", type=int, help="in a step, 8 rollouts each (default: see EXAMPLES)")
     parser.add_argument("--steps", type=int, help="measured steps (default: 1 on a CPU, 5 on a GPU)")
-    parser.add_argument("--warm", type=int, help="steps before them (default: 0 on a CPU, 3 on a GPU)")
+    parser.add_argument("--warm", type=int, help="steps before them (default: 1 on a CPU, 3 on a GPU)")
     parser.add_argument("--tokens", type=int, help="our micro-batch (default: 4096 on a CPU, 16384 on a GPU)")
-    parser.add_argument("--stock-rows", type=int, default=8, help="rows of the stock trainer's micro-batch")
+    parser.add_argument("--stock-rows", type=int, default=8, help="most rows of the stock trainer's micro-batch")
     parser.add_argument("--threads", type=int, help="default: all cores")
     parser.add_argument("--result", type=Path, help="a JSON file to write")
     parser.add_argument("--alone", nargs=2, metavar=("CONTESTANT", "WORKLOAD"), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     on_cpu = chosen.device == "cpu"
-    defaults = {"steps": 1 if on_cpu else 5, "warm": 0 if on_cpu else 3, "tokens": 4096 if on_cpu else 16384}
+    defaults = {"steps": 1 if on_cpu else 5, "warm": 1 if on_cpu else 3, "tokens": 4096 if on_cpu else 16384}
     for name, value in defaults.items():
         if getattr(chosen, name) is None:
             setattr(chosen, name, value)
@@ -172,7 +174,7 @@ def main(chosen: argparse.Namespace) -> None:
     print(" " * 19 + "".join(f" {head:>9}" for head in heads))
     found: dict[str, Any] = {}
     for workload in chosen.workloads:
-        figures = {who: _process(chosen, who, workload) for who in chosen.contestants}
+        figures = {who: _measured(chosen, who, workload) for who in chosen.contestants}
         found[workload] = figures
         for who, each in figures.items():
             each["of_peak"] = each["flops_per_second"] / peak
@@ -201,16 +203,29 @@ def main(chosen: argparse.Namespace) -> None:
     print(json.dumps(summary))
 
 
-def _process(chosen: argparse.Namespace, who: str, workload: str) -> dict[str, Any]:
+def _measured(chosen: argparse.Namespace, who: str, workload: str) -> dict[str, Any]:
+    """The figures of one contestant; the stock trainer's with the most rows a micro-batch that fit into memory."""
+    rows = chosen.stock_rows
+    while True:
+        done = _process(chosen, who, workload, rows)
+        if done.returncode == 0:
+            figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+            return figures | ({"micro_batch_rows": rows} if who == "stock" else {})
+        if done.returncode != -signal.SIGKILL or who != "stock" or rows == 1:
+            raise SystemExit(f"{who} on {workload} ended with {done.returncode}")
+        print(f"{workload:10} {who:8} out of memory with {rows} rows a micro-batch", flush=True)
+        rows //= 2
+
+
+def _process(chosen: argparse.Namespace, who: str, workload: str, rows: int) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tests.benchmarks.bench_train", "--alone", who, workload]
-    for name in ("device", "base", "precision", "steps", "warm", "tokens", "stock_rows"):
+    command += ["--stock-rows", str(rows)]
+    for name in ("device", "base", "precision", "steps", "warm", "tokens"):
         command += [f"--{name.replace('_', '-')}", str(getattr(chosen, name))]
     for name in ("threads", "cache", "examples"):
         if getattr(chosen, name):
             command += [f"--{name}", str(getattr(chosen, name))]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, check=True)
-    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return figures
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, check=False)
 
 
 def _same_gradients(workload: str, figures: dict[str, dict[str, Any]], precision: str) -> None:

@@ -140,9 +140,9 @@ def _before_training(begin: Callable[[Scorer], None]) -> Iterator[None]:
 def stock(setting: Setting) -> tuple[Watch, dict[str, Any]]:
     """TRL's GRPOTrainer as it is. Only generation is replaced: TRL's `rollout_func` hands it the rows.
 
-    Its best settings for these rows: one group or more a micro-batch, in order of length, so that a micro-batch is
-    padded to its own longest row (`steps_per_generation = 1`), no gradient checkpointing, bf16 where it is fast, base
-    weights in that dtype, its own fused head on completion positions, no reference, no old log-probabilities.
+    Its best settings for these rows: as many rows a micro-batch as fit, in order of length, whole groups where they do,
+    so that a micro-batch is padded to its own group's longest row, no gradient checkpointing, bf16 where it is fast,
+    base weights in that dtype, its own fused head on completion positions, no reference, no old log-probabilities.
     """
     from datasets import Dataset
     from transformers import TrainerCallback
@@ -180,6 +180,7 @@ def stock(setting: Setting) -> tuple[Watch, dict[str, Any]]:
 
     rows, temperatures = size * len(groups), {row["temperature"] for part in groups for row in part}
     assert rows % setting.stock_rows == 0
+    assert size % setting.stock_rows == 0 or setting.stock_rows % size == 0, "parts of a group, or whole groups"
     steps = recipe.train.epochs
     args = GRPOConfig(
         output_dir=str(setting.folder),
@@ -188,7 +189,7 @@ def stock(setting: Setting) -> tuple[Watch, dict[str, Any]]:
         gradient_checkpointing=False,
         per_device_train_batch_size=setting.stock_rows,
         gradient_accumulation_steps=rows // setting.stock_rows,
-        steps_per_generation=1,
+        steps_per_generation=max(1, size // setting.stock_rows),  # TRL hands out rows by whole groups
         num_generations=size,
         max_steps=steps,
         learning_rate=recipe.train.learning_rate,

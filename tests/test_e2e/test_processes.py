@@ -7,12 +7,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from pipeline.recipes import load_recipe
 from tests.test_e2e.kit import ROOT, TINY, artifact, mmgrpo
 
 TORCHRUN = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29617", "-m", "pipeline.cli"]
@@ -29,8 +31,15 @@ def grouped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def launch(launcher: list[str], *arguments: object) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+FSDP = {  # as `accelerate launch --use_fsdp --fsdp_version 2` sets them; on CPUs it would start one process
+    "ACCELERATE_USE_FSDP": "true",
+    "FSDP_VERSION": "2",
+    "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
+}
+
+
+def launch(launcher: list[str], *arguments: object, **settings: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)} | settings
     command = [sys.executable, *launcher, *map(str, arguments)]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300)
 
@@ -40,8 +49,10 @@ def trained(folder: Path) -> tuple[pl.DataFrame, dict[str, torch.Tensor]]:
     return pl.read_parquet(found.file("steps.parquet")), load_file(found.file("adapter/adapter_model.safetensors"))
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.2])
-def test_two_processes_take_the_steps_of_one(grouped: Path, tmp_path: Path, dropout: float) -> None:
+@pytest.mark.parametrize(("dropout", "settings"), [(0.0, {}), (0.2, {}), (0.0, FSDP)])
+def test_two_processes_take_the_steps_of_one(
+    grouped: Path, tmp_path: Path, dropout: float, settings: dict[str, str]
+) -> None:
     options = [*SEVERAL_STEPS, "--set", f"adapter.dropout={dropout}", "--set", "train.beta=0.1"]
     shutil.copytree(grouped, tmp_path / "one")
     common = [TINY, *options, "--exec", "progress=off", "--run-dir"]
@@ -49,7 +60,7 @@ def test_two_processes_take_the_steps_of_one(grouped: Path, tmp_path: Path, drop
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     stage = ["stage", "train", *common]
     assert mmgrpo(*stage, tmp_path / "one") == 0
-    done = launch(TORCHRUN, *stage, tmp_path / "two")
+    done = launch(TORCHRUN, *stage, tmp_path / "two", **settings)
     assert done.returncode == 0, done.stderr[-3000:]
     (one, weights), (two, others) = (trained(tmp_path / name) for name in ("one", "two"))
     assert one.height > 2
@@ -61,6 +72,8 @@ def test_two_processes_take_the_steps_of_one(grouped: Path, tmp_path: Path, drop
     rate = float(one["learning_rate"][0])
     assert max(float((weights[name] - others[name]).abs().max()) for name in weights) < 1e-3 * rate
     assert mmgrpo("verify", tmp_path / "two") == 0
+    path = artifact(tmp_path / "two", "train", 0).manifest.metrics["path"]
+    assert ("sharded over 2 processes" in path) == bool(settings), path
 
 
 def test_accelerate_launches_it_too_and_a_second_launch_finds_it_done(grouped: Path, tmp_path: Path) -> None:
@@ -76,16 +89,44 @@ def test_accelerate_launches_it_too_and_a_second_launch_finds_it_done(grouped: P
     assert "up to date" in again.stdout
 
 
-def test_other_commands_and_sharded_launches_are_refused(
+def test_other_commands_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
     assert mmgrpo("run", TINY, "--run-dir", tmp_path / "run") == 2
     assert "launched as 2 processes" in capsys.readouterr().err
-    from schemas.errors import RecipeError
-    from stages.training.world import joined
 
-    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    with pytest.raises(RecipeError, match="launched with FSDP"), joined():
-        pass
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"ACCELERATE_USE_DEEPSPEED": "true"}, "launch with --use_fsdp"),
+        ({"FSDP_VERSION": "1"}, "--fsdp_version 2"),
+        ({"FSDP_AUTO_WRAP_POLICY": "NO_WRAP"}, "TRANSFORMER_BASED_WRAP"),
+        ({"FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP", "FSDP_TRANSFORMER_CLS_TO_WRAP": "Layer"}, "Layer"),
+        ({"FSDP_ACTIVATION_CHECKPOINTING": "true"}, "train_tokens"),
+    ],
+)
+def test_launches_that_cannot_be_followed_are_refused_in_words(
+    monkeypatch: pytest.MonkeyPatch, changed: dict[str, str], said: str
+) -> None:
+    from schemas.errors import RecipeError
+    from stages.engines.models import load_model, resolve_base
+    from stages.training import adapter, world
+    from stages.training.sharding import shard
+
+    recipe = load_recipe(TINY, []).recipe
+    for name, value in ({"WORLD_SIZE": "2", "RANK": "0"} | FSDP | changed).items():
+        monkeypatch.setenv(name, value)
+    model = load_model(resolve_base("tiny-random", ROOT, None), "float32", "cpu").requires_grad_(False)
+    attached = adapter.attach(model, recipe.adapter, 0, None)
+    with pytest.raises(RecipeError, match=said), _joined_alone(world, monkeypatch):
+        shard(attached, torch.device("cpu"))
+
+
+def _joined_alone(world: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The world, without waiting for the other process: what is refused is refused before anything is exchanged."""
+    monkeypatch.setattr(world.dist, "init_process_group", lambda *_: None)
+    monkeypatch.setattr(world.dist, "destroy_process_group", lambda: None)
+    return world.joined()
