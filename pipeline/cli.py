@@ -86,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
         required=True,
         help="required: the held-out split is meant; each opening is counted",
     )
+    _study_command(commands)
     _run_command(commands, "verify", "check every byte of a run against its manifests")
     lineage = _run_command(commands, "lineage", "which rollouts trained an adapter; what came of a rollout")
     lineage.add_argument(
@@ -114,6 +115,19 @@ def _recipe_command(
     parser.add_argument("--run-dir", type=Path, metavar="D", help="the run folder (default: runs/NAME of the recipe)")
     if name in {"run", "plan"}:
         parser.add_argument("--iterations", type=_count, metavar="N", help="iterations (default: run.iterations)")
+    _settings(parser)
+    return parser
+
+
+def _study_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "compare strategies on tasks over seeds; what is up to date is skipped"
+    parser = commands.add_parser("study", help=text, description=f"{text[0].upper()}{text[1:]}.")
+    parser.add_argument("study", type=Path, help="a study file (TOML)")
+    parser.add_argument("--study-dir", type=Path, metavar="D", help="the study's folder (default: runs/NAME)")
+    _settings(parser)
+
+
+def _settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set",
         action="append",
@@ -129,7 +143,6 @@ def _recipe_command(
         metavar="FIELD=VALUE",
         help="set an execution field (schemas/execution.py lists them); may be repeated",
     )
-    return parser
 
 
 def _run_command(

@@ -95,6 +95,13 @@ def do_evaluate(options: argparse.Namespace) -> int:
     return 0
 
 
+def do_study(options: argparse.Namespace) -> int:
+    """`mmgrpo study STUDY.toml`."""
+    from pipeline.study.command import study
+
+    return study(options.study, options.study_dir, options.set, load_execution(options.execution, options.exec))
+
+
 def do_verify(options: argparse.Namespace) -> int:
     """`mmgrpo verify RUN`."""
     from pipeline.verify import verify

@@ -30,11 +30,11 @@ def load_recipe(path: Path, settings: list[str]) -> LoadedRecipe:
     Raises:
         RecipeError: naming the file and each wrong field, with what was expected.
     """
-    document = merge(_read_toml(path), _parse_settings(settings))
+    document = merge(read_toml(path), _parse_settings(settings))
     try:
         recipe = Recipe.model_validate(with_preset(document))
     except ValidationError as error:
-        raise RecipeError(f"{path} is not a valid recipe:\n{_describe(error, Recipe)}") from None
+        raise RecipeError(f"{path} is not a valid recipe:\n{describe_errors(error, Recipe)}") from None
     return LoadedRecipe(recipe, path.resolve().parent)
 
 
@@ -44,11 +44,11 @@ def load_execution(path: Path | None, settings: list[str]) -> Execution:
     Raises:
         RecipeError: naming each wrong field, or the package of a tracker that is not installed.
     """
-    document = merge(_read_toml(path) if path else {}, _parse_settings(settings))
+    document = merge(read_toml(path) if path else {}, _parse_settings(settings))
     try:
         execution = Execution.model_validate(document)
     except ValidationError as error:
-        raise RecipeError(f"execution settings are not valid:\n{_describe(error, Execution)}") from None
+        raise RecipeError(f"execution settings are not valid:\n{describe_errors(error, Execution)}") from None
     for name in execution.report_to:
         _check_installed(name)
     cache = execution.cache and str(Path(execution.cache).absolute())  # a program may change the working folder
@@ -64,7 +64,12 @@ def _check_installed(tracker: str) -> None:
         ) from None
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file.
+
+    Raises:
+        RecipeError: naming the file, when it is not there or is no TOML.
+    """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
@@ -103,12 +108,13 @@ def _parse_value(text: str) -> Any:
     return document["value"] if len(document) == 1 else text  # a second line would set something else, unseen
 
 
-def _describe(error: ValidationError, model: type[BaseModel]) -> str:
+def describe_errors(error: ValidationError, model: type[BaseModel]) -> str:
+    """One line for each wrong field."""
     return "\n".join(_describe_one(item, model) for item in error.errors(include_url=False))
 
 
 def _describe_one(item: Any, model: type[BaseModel]) -> str:
-    where = ".".join(str(part) for part in item["loc"]) or "recipe"
+    where = ".".join(str(part) for part in item["loc"])
     if item["type"] == "extra_forbidden":
         known = _fields_at(model, item["loc"][:-1])
         close = difflib.get_close_matches(str(item["loc"][-1]), known, n=1)
@@ -119,7 +125,8 @@ def _describe_one(item: Any, model: type[BaseModel]) -> str:
     # A key that was put where its variable's name belongs is not repeated on screens and in logs.
     silent = isinstance(item["input"], dict) or where.endswith("api_key_env")
     got = "" if silent else f" (got {item['input']!r})"
-    return f"  - {where}: {item['msg'].removeprefix('Value error, ')}{got}"
+    said = f"{item['msg'].removeprefix('Value error, ')}{got}"
+    return f"  - {where}: {said}" if where else f"  - {said}"
 
 
 def _fields_at(model: type[BaseModel], location: tuple[Any, ...]) -> list[str]:

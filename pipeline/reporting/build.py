@@ -26,8 +26,8 @@ def build_report(run_dir: Path) -> Path:
     """
     report = collect(run_dir)
     page = render(report)
-    _replace(run_dir / NUMBERS, as_json(report))
-    _replace(run_dir / PAGE, page)
+    replace_file(run_dir / NUMBERS, as_json(report))
+    replace_file(run_dir / PAGE, page)
     return run_dir / PAGE
 
 
@@ -44,7 +44,7 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _replace(path: Path, text: str) -> None:
+def replace_file(path: Path, text: str) -> None:
     """Write a file so that a reader sees the old one or the new one, never a part of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

@@ -87,7 +87,7 @@ def line_plot(
     spread = (min(places), max(places)) if min(places) < max(places) else (places[0] - 0.5, places[0] + 0.5)
     frame = Frame(width, height, spread, (ticks[0], ticks[-1]))
     x_ticks = [tick for tick in nice_ticks(*spread, most=6, whole=True) if spread[0] <= tick <= spread[1]]
-    parts = [_axes(frame, ticks, x_ticks, x_label)]
+    parts = [axes(frame, ticks, x_ticks, x_label)]
     parts += [_line(frame, line, index) for index, line in enumerate(drawn)]
     return _picture(title, frame, parts)
 
@@ -98,7 +98,7 @@ def column_plot(title: str, columns: Sequence[tuple[str, float]], x_label: str, 
         return Markup("")
     ticks = nice_ticks(0, max(value for _, value in columns))
     frame = Frame(width, HEIGHT, (0, len(columns)), (0, ticks[-1] or 1), top=18)
-    parts = [_axes(frame, ticks, [], x_label)]
+    parts = [axes(frame, ticks, [], x_label)]
     every = math.ceil(len(columns) / 16)
     for index, (label, value) in enumerate(columns):
         left, right = frame.x(index + 0.15), frame.x(index + 0.85)
@@ -109,9 +109,9 @@ def column_plot(title: str, columns: Sequence[tuple[str, float]], x_label: str, 
             )
         )
         if index % every == 0:
-            parts.append(_text(middle, frame.height - frame.bottom + 15, plain(label), "middle"))
+            parts.append(caption(middle, frame.height - frame.bottom + 15, plain(label), "middle"))
         if len(columns) <= 16:
-            parts.append(_text(middle, top - 4, number(value, 0), "middle"))
+            parts.append(caption(middle, top - 4, number(value, 0), "middle"))
     return _picture(title, frame, parts)
 
 
@@ -191,7 +191,7 @@ def _whisker(frame: Frame, band: Band, index: int) -> Markup:
     )
 
 
-def _axes(frame: Frame, ticks: Sequence[float], x_ticks: Sequence[float], x_label: str) -> Markup:
+def axes(frame: Frame, ticks: Sequence[float], x_ticks: Sequence[float], x_label: str) -> Markup:
     """Horizontal grid lines with their numbers, numbers below, and the label of the x axis."""
     right, base = frame.width - frame.right, frame.height - frame.bottom
     parts: list[Markup] = []
@@ -199,9 +199,9 @@ def _axes(frame: Frame, ticks: Sequence[float], x_ticks: Sequence[float], x_labe
         y = frame.y(tick)
         css = "axis" if tick == ticks[0] else "grid"
         parts.append(Markup('<line class="{}" x1="{}" x2="{}" y1="{}" y2="{}"/>').format(css, frame.left, right, y, y))
-        parts.append(_text(frame.left - 6, y + 4, _tick(tick, ticks), "end"))
-    parts += [_text(frame.x(tick), base + 15, _tick(tick, x_ticks), "middle") for tick in x_ticks]
-    parts.append(_text((frame.left + right) / 2, frame.height - 4, plain(x_label), "middle", "axis-label"))
+        parts.append(caption(frame.left - 6, y + 4, _tick(tick, ticks), "end"))
+    parts += [caption(frame.x(tick), base + 15, _tick(tick, x_ticks), "middle") for tick in x_ticks]
+    parts.append(caption((frame.left + right) / 2, frame.height - 4, plain(x_label), "middle", "axis-label"))
     return Markup("").join(parts)
 
 
@@ -214,7 +214,8 @@ def _tick(value: float, ticks: Sequence[float]) -> str:
     return number(value, decimals)
 
 
-def _text(x: float, y: float, text: str, anchor: str, css: str = "tick") -> Markup:
+def caption(x: float, y: float, text: str, anchor: str, css: str = "tick") -> Markup:
+    """A text that starts, ends or has its middle at a place."""
     return Markup('<text class="{}" x="{}" y="{}" text-anchor="{}">{}</text>').format(css, x, y, anchor, text)
 
 
