@@ -7,11 +7,12 @@ from pathlib import Path
 from pipeline import runfile
 from pipeline.jobs import Job, stage_of
 from pipeline.runfile import RunFile
+from pipeline.teaching import STAGE, role_of
 from schemas.errors import DataError
 from schemas.recipe import Recipe
 from stages.contract import Artifact
 
-ORDER = ("rollout", "group", "logprobs", "train")
+ORDER = ("rollout", "teacher", "group", "logprobs", "train")
 """Stages of an iteration, in order."""
 
 
@@ -72,4 +73,6 @@ def _comes_before(other: str, name: str, job: Job) -> bool:
     """Whether another stage's key stays when this one's changes: it comes before, and is still an input of training."""
     if name == "train" and stage_of(other) == "logprobs":
         return other in job.artifacts
+    if name == "group" and stage_of(other) == STAGE:
+        return role_of(other.partition(".")[2]) in job.artifacts
     return other != name and ORDER.index(stage_of(other)) <= ORDER.index(stage_of(name))

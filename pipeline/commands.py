@@ -68,7 +68,7 @@ def do_stage(options: argparse.Namespace) -> int:
         setup = identify(loaded.recipe, loaded.root, execution.cache)
         jobs = run_stage(runner, setup, options.name, options.iteration)
         if jobs == 0:
-            print(f"{options.name} of iteration {options.iteration}: the train stage needs none; nothing was run.")
+            print(f"{options.name} of iteration {options.iteration}: the recipe needs none; nothing was run.")
         elif runner.made == 0:
             print(f"{options.name} of iteration {options.iteration} is up to date; nothing was run.")
     return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,14 @@ class Iteration:
     before: str
     after: str | None
     grouped_from: tuple[Artifact, ...]
-    """The rollout artifacts that its groups were made of: replayed ones, oldest first, and its own."""
+    """The rollout artifacts that its groups were made of: replayed ones, oldest first, its teachers', and its own."""
+    teachers: dict[str, Artifact] = field(default_factory=dict)
+    """Its teachers' rollouts, by teacher."""
+
+    @property
+    def rolled(self) -> tuple[Artifact, ...]:
+        """The rollout artifacts that it made: the student's, and its teachers'."""
+        return (*([self.rollout] if self.rollout else []), *self.teachers.values())
 
 
 def iterations(folder: Path) -> list[Iteration]:
@@ -53,15 +60,17 @@ def _iterations(run: RunFile, store: Store) -> Iterator[Iteration]:
         after = run.policies[index + 1] if index + 1 < len(run.policies) else None
         rollout, group, train = (parts.get(stage) for stage in ("rollout", "group", "train"))
         scores = tuple(parts[name] for name in sorted(parts) if stage_of(name) == "logprobs")
-        grouped = grouped_from(group, rollout, rolled)
-        yield Iteration(index, rollout, group, scores, train, run.policies[index], after, grouped)
-        rolled += [rollout] if rollout else []
+        teachers = {name.partition(".")[2]: parts[name] for name in sorted(parts) if stage_of(name) == "teacher"}
+        grouped = grouped_from(group, rollout, [*rolled, *teachers.values()])
+        item = Iteration(index, rollout, group, scores, train, run.policies[index], after, grouped, teachers)
+        yield item
+        rolled += item.rolled
 
 
-def grouped_from(group: Artifact | None, own: Artifact | None, earlier: Sequence[Artifact]) -> tuple[Artifact, ...]:
-    """The rollout artifacts that groups were made of: those of `earlier` that were replayed, and `own`."""
+def grouped_from(group: Artifact | None, own: Artifact | None, others: Sequence[Artifact]) -> tuple[Artifact, ...]:
+    """The rollout artifacts that groups were made of: those of the others that took part, and `own`."""
     inputs = set(group.manifest.payload.get("inputs", {}).values()) if group else set()
-    return (*(artifact for artifact in earlier if artifact.digest in inputs), *([own] if own else []))
+    return (*(artifact for artifact in others if artifact.digest in inputs), *([own] if own else []))
 
 
 def chain(folder: Path) -> list[dict[str, Any]]:
@@ -74,12 +83,13 @@ def chain(folder: Path) -> list[dict[str, Any]]:
     for item in iterations(folder):
         row: dict[str, Any] = {"iteration": item.index, "policy": item.before}
         row["rollout"] = item.rollout.digest if item.rollout else None
+        row["teachers"] = [artifact.digest for artifact in item.teachers.values()]
         row["group"] = item.group.digest if item.group else None
         row["logprobs"] = [artifact.digest for artifact in item.logprobs]
         row["train"] = item.train.digest if item.train else None
         row["next_policy"] = item.after
         row |= {"adapter": None, "adapter_digest": None, "modules": None}
-        row["rollouts"] = item.rollout.manifest.files["rollouts.parquet"].rows if item.rollout else None
+        row["rollouts"] = sum(each.manifest.files["rollouts.parquet"].rows or 0 for each in item.rolled) or None
         row["members"] = item.group.manifest.files["groups.parquet"].rows if item.group else None
         rows += [row | adapter for adapter in _adapter_rows(folder, item)] or [row]
     return rows
@@ -177,7 +187,8 @@ def of_rollout(folder: Path, rollout: str) -> dict[str, Any]:
     for item in items:
         if item.rollout is None:
             continue
-        rollouts = read_frame(item.rollout.file("rollouts.parquet"), ROLLOUTS, validate=False)
+        files = [artifact.file("rollouts.parquet") for artifact in item.rolled]
+        rollouts = read_frame(files, ROLLOUTS, validate=False)
         found = rollouts.filter(pl.col("rollout_id").str.starts_with(rollout))
         if found.height > 1:
             raise RecipeError(

@@ -11,12 +11,16 @@ from pipeline.walk import Setup, walk
 from schemas.errors import DataError
 from stages.contract import Artifact
 
+_SEVERAL = {"teacher": "group", "logprobs": "train"}
+"""Stages of which an iteration has any number of jobs, and the stage behind them."""
+
 
 def run_stage(runner: Runner, setup: Setup, stage: str, iteration: int) -> int:
     """Make one stage of one iteration, with what the whole run shares. Everything else must be there already.
 
     Returns:
-        How many jobs the stage has there: none where `logprobs` has nothing to score, several for several policies.
+        How many jobs the stage has there: none where `logprobs` has nothing to score or the recipe no teacher, several
+        for several policies or teachers.
 
     Raises:
         DataError: when an earlier stage has not run; names the command that runs it.
@@ -27,7 +31,7 @@ def run_stage(runner: Runner, setup: Setup, stage: str, iteration: int) -> int:
     try:
         while True:
             job = jobs.send(artifact)
-            if stage == "logprobs" and job.slot == ("iterations", str(iteration), "train"):
+            if stage in _SEVERAL and job.slot == ("iterations", str(iteration), _SEVERAL[stage]):
                 return hits
             wanted = _is_wanted(job, stage, iteration)
             hits += wanted

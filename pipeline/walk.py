@@ -6,17 +6,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pipeline.jobs import Job
+from pipeline.teaching import Taught, identify_teachers, teacher_job, teacher_roles
 from schemas.canonical import digest_file
 from schemas.recipe import Recipe
 from stages import base, evaluate, examples, group, logprobs, program, rollout, train
 from stages.contract import Artifact
 from stages.examples import data_path
 from stages.training.needs import look, needs
+from stages.training.rejection import as_rejection, params_of
 
 T = TypeVar("T")
 Jobs = Generator[Job, Artifact | None, str | None]
@@ -29,6 +31,8 @@ class Setup:
     data: str
     program: dict[str, Any]
     base: dict[str, str]
+    teachers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What identifies each teacher of the recipe."""
 
 
 @dataclass(frozen=True)
@@ -43,27 +47,39 @@ class Policy:
     trained: Artifact | None
 
 
+@dataclass(frozen=True)
+class Rolled:
+    """What the iterations so far have rolled: the student's artifacts, and those of its teachers."""
+
+    student: list[Artifact | None]
+    teachers: list[Taught]
+
+
 def identify(recipe: Recipe, root: Path, cache: str | None) -> Setup:
     """Look at the data file, the program and the base model that a recipe names, before anything is paid for.
 
     Raises:
         RecipeError: when one of them is not there or cannot be loaded, when the recipe gives an adapter to a module
-            that the program does not have, or asks for groups or an objective that make no sense.
+            that the program does not have, has a teacher that does not fit the student, or asks for groups or an
+            objective that make no sense.
+        DataError: for a teacher's adapter that does not fit the base.
     """
     from stages.engines.models import resolve_base
     from stages.grouping.rules import rules_of
-    from stages.programs.load import program_identity
+    from stages.programs.load import identity_of, load_program
     from stages.training.naming import check_declared
     from stages.training.objective import objective_of
 
     rules_of(recipe)
     objective_of(recipe)
     data = digest_file(data_path(recipe, root))
-    identity = program_identity(recipe, root)
+    program = load_program(recipe, root)
+    identity = identity_of(recipe, root, program)
     check_declared(recipe.adapter.modules, identity["modules"])
     model = resolve_base(recipe.model.base, root, Path(cache) if cache else None)
     parts = {"weights": model.weights, "tokenizer": model.tokenizer, "template": model.template}
-    return Setup(data, identity, {"base": model.digest, **parts})
+    teachers = identify_teachers(recipe, root, program, model)
+    return Setup(data, identity, {"base": model.digest, **parts}, teachers)
 
 
 def walk(recipe: Recipe, setup: Setup, iterations: int) -> Jobs:
@@ -73,10 +89,10 @@ def walk(recipe: Recipe, setup: Setup, iterations: int) -> Jobs:
     first = start.manifest.metrics["policy"] if start else None
     chain = [Policy(digest=first, holder=start, trained=None)]
     yield evaluation(shared, chain[0], 0, recipe.examples.dev)
-    rolled: list[Artifact | None] = []
+    rolled = Rolled([], [])
     scored = chain[0]
     for iteration in range(iterations):
-        policy, ended = yield from _iteration(recipe, shared, chain, rolled)
+        policy, ended = yield from _iteration(recipe, setup, shared, chain, rolled)
         if policy is not chain[-1]:
             chain.append(policy)
         last = iteration + 1 == iterations or ended is not None
@@ -115,37 +131,62 @@ def _sampling_inputs(
 
 
 def _iteration(
-    recipe: Recipe, shared: dict[str, Artifact | None], chain: list[Policy], rolled: list[Artifact | None]
+    recipe: Recipe, setup: Setup, shared: dict[str, Artifact | None], chain: list[Policy], rolled: Rolled
 ) -> Generator[Job, Artifact | None, tuple[Policy, str | None]]:
     """One iteration from the last policy of the chain; returns the policy after it, and why the run ends here.
 
     `rolled` has the rollouts of the earlier ones, and gains this one's.
     """
-    iteration = len(rolled)
+    iteration = len(rolled.student)
 
     def slot(stage: str) -> tuple[str, ...]:
         return ("iterations", str(iteration), stage)
 
     policy = chain[-1]
     artifacts, identities = _sampling_inputs(shared, policy)
-    if recipe.rollout.choice == "spread" and rolled:
-        artifacts["earlier"] = rolled[-1]
+    if recipe.rollout.choice == "spread" and rolled.student:
+        artifacts["earlier"] = rolled.student[-1]
     params = {"iteration": iteration, "policy": policy.digest}
-    rolled.append((yield Job(rollout, slot("rollout"), params, artifacts, identities)))
-    rollouts = replayed(rolled, recipe.run.replay)
+    rolled.student.append((yield Job(rollout, slot("rollout"), params, artifacts, identities)))
+    rolled.teachers.append((yield from _taught(recipe, setup, shared, chain, rolled)))
+    rollouts = replayed(rolled.student, recipe.run.replay) | teacher_roles(rolled.teachers, recipe.run.replay)
     grouped = yield Job(group, slot("group"), {"iteration": iteration}, {**rollouts, "policies": policy.holder})
     inputs = {"base": shared["base"], **rollouts, "group": grouped}
-    for job in _scoring(recipe, chain, inputs, slot):
+    rejecting = params_of(recipe, iteration)
+    for job in _scoring(recipe, chain, inputs, slot, rejecting=bool(rejecting)):
         inputs[job.slot[-1]] = yield job
     if policy.trained is not None or (policy.digest is None and shared["base"] is not None):
         inputs["previous"] = policy.trained
-    trained = yield Job(train, slot("train"), {"iteration": iteration}, inputs)
+    trained = yield Job(train, slot("train"), {"iteration": iteration, **rejecting}, inputs)
     if trained is None:
         return Policy(None, None, None), None
     if trained.manifest.metrics["trained"]:
         return Policy(trained.manifest.metrics["policy"], trained, trained), None
     reason = f"iteration {iteration}: {trained.manifest.metrics['reason']}"
     return policy, reason if recipe.run.when_nothing_to_train == "stop" else None
+
+
+def _taught(
+    recipe: Recipe,
+    setup: Setup,
+    shared: dict[str, Artifact | None],
+    chain: list[Policy],
+    rolled: Rolled,
+) -> Generator[Job, Artifact | None, Taught]:
+    """The teachers' jobs of the iteration that the student rolled last, in order of name."""
+    taught: dict[str, Artifact | None] = {}
+    for name, about in setup.teachers.items():
+        taught[name] = yield teacher_job(
+            recipe,
+            about,
+            iteration=len(rolled.student) - 1,
+            rolled=rolled.student[-1],
+            sampling=_sampling_inputs(shared, chain[-1]),
+            shared=shared,
+            start=chain[0].digest,
+            student=chain[-1].digest,
+        )
+    return taught
 
 
 def replayed(rolled: Sequence[T], replay: int) -> dict[str, T]:
@@ -155,13 +196,20 @@ def replayed(rolled: Sequence[T], replay: int) -> dict[str, T]:
 
 
 def _scoring(
-    recipe: Recipe, chain: list[Policy], inputs: Mapping[str, Artifact | None], slot: Callable[[str], tuple[str, ...]]
+    recipe: Recipe,
+    chain: list[Policy],
+    inputs: Mapping[str, Artifact | None],
+    slot: Callable[[str], tuple[str, ...]],
+    *,
+    rejecting: bool,
 ) -> list[Job]:
     """The jobs that score the groups with the policies which the train stage needs; often none."""
     grouped = inputs["group"]
     start, policy = chain[0], chain[-1]
     archived = {item.digest: item for item in chain if item.digest}
     facts = look(grouped.file("groups.parquet")) if grouped else None
+    if rejecting:
+        recipe, facts = as_rejection(recipe), replace(facts, moving=True) if facts else None
     wanted = needs(recipe, facts, policy=policy.digest, fresh=policy is start, archived=archived)
 
     def job(purpose: str, who: Policy, rows: str) -> Job:

@@ -2,7 +2,7 @@
 
 Defaults are the `paper` preset: what the mmGRPO paper (arXiv 2508.04660) trains with. `preset = "unbiased"` changes
 the fields listed in `PRESETS`. A field that the recipe sets wins over its preset. The sections lie in
-`recipe_data.py` and `recipe_training.py`.
+`recipe_data.py`, `recipe_teachers.py` and `recipe_training.py`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from schemas.recipe_data import (
     ProgramSection,
     RolloutSection,
 )
+from schemas.recipe_teachers import RejectionSection, TeacherName, TeacherSection
 from schemas.recipe_training import AdapterSection, TrainSection
 from schemas.sections import Positive, Section
 
@@ -59,11 +60,18 @@ class Recipe(Section):
     lms: dict[str, OtherLM] = {}
     examples: ExamplesSection
     rollout: RolloutSection = RolloutSection()
+    teachers: dict[TeacherName, TeacherSection] = {}
     group: GroupSection = GroupSection()
     adapter: AdapterSection = AdapterSection()
     train: TrainSection = TrainSection()
+    rejection: RejectionSection = RejectionSection()
     evaluate: EvaluateSection = EvaluateSection()
     run: RunSection = RunSection()
+
+    @property
+    def student_rollouts(self) -> int:
+        """Rollouts of an example that the student makes: what its teachers leave of G."""
+        return self.rollout.rollouts - sum(teacher.rollouts for teacher in self.teachers.values())
 
     @model_validator(mode="after")
     def _replay_is_not_stale(self) -> Recipe:
@@ -78,6 +86,29 @@ class Recipe(Section):
     def _no_lm_is_called_student(self) -> Recipe:
         if "student" in self.lms:
             raise ValueError("lms.student: 'student' is the model being trained; choose another name")
+        return self
+
+    @model_validator(mode="after")
+    def _teachers_leave_a_baseline(self) -> Recipe:
+        if self.teachers and self.student_rollouts < self.group.min_group:
+            every = self.rollout.rollouts
+            raise ValueError(
+                f"teachers make {every - self.student_rollouts} of the {every} rollouts of an example "
+                f"(rollout.rollouts), which leaves the student {self.student_rollouts}, fewer than "
+                f"group.min_group ({self.group.min_group}): baselines are the student's. Raise rollout.rollouts"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _teachers_have_their_lms(self) -> Recipe:
+        for name, teacher in self.teachers.items():
+            if teacher.lm is None:
+                continue
+            if teacher.lm not in self.lms:
+                known = ", ".join(sorted(self.lms)) or "none"
+                raise ValueError(f"teachers.{name}.lm is '{teacher.lm}', but [lms] has {known}")
+            if self.lms[teacher.lm].kind == "openai" and teacher.sampling and teacher.sampling.top_k is not None:
+                raise ValueError(f"teachers.{name}.sampling.top_k: OpenAI-compatible endpoints have no top_k")
         return self
 
 

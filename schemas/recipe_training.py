@@ -97,6 +97,11 @@ class TrainSection(Section):
     teacher_share: Share = 0.25
     """Most of a group that may be teachers' members without mu, the best first; they are trained as likelihood, of
     positive advantage only. Low, so that the group's own samples decide."""
+    teacher_mu: Literal["same_prompt", "any_prompt"] = "same_prompt"
+    """Whose logged log-probabilities are a teacher's mu. `same_prompt`: those of a teacher that was sent the student's
+    own prompt, as an adapter is; all others are trained as likelihood. `any_prompt`: also those that were logged under
+    a prompt of the teacher's own. They are the density that the completion was drawn from, so that rho is right, but
+    far from 1: it varies much, and lowers the effective sample size."""
     module_norms: bool = False
     """Measure the gradient norm of each module apart. Micro-batches then hold one module each: prompts that modules
     share are computed again for each, and the adapter's gradient is kept twice."""

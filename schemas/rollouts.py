@@ -17,6 +17,11 @@ FIDELITIES = ("exact", "ids", "text", "partial")
 FINISH_REASONS = ("stop", "length", "context_overflow", "error")
 LOGPROB_KINDS = ("processed", "raw")
 
+TRANSFERS = ("ok", "not_rendered", "not_parsed", "not_encoded")
+"""Whether a teacher's call can be trained in the student's prompt. `not_rendered`: its recorded inputs do not say what
+the prompt was; `not_parsed`: the completion does not give the same values there; `not_encoded`: its text has no tokens
+in the student's vocabulary that give it back."""
+
 ROLLOUTS = TableSpec(
     name="rollouts",
     version=1,
@@ -43,7 +48,7 @@ ROLLOUTS = TableSpec(
 
 INVOCATIONS = TableSpec(
     name="invocations",
-    version=2,
+    version=3,
     schema=pa.schema(
         [
             column("rollout_id", pa.string()),
@@ -78,6 +83,11 @@ INVOCATIONS = TableSpec(
             column("concurrent", pa.bool_()),  # the module's calls have no certain order: invocation_index is of chance
             column("extends_call", pa.int32(), null=True),  # longest earlier call that the prompt begins with, in ids
             column("fidelity", pa.string()),
+            # What the student would have been sent where a teacher was sent something else; null for the student:
+            column("student_messages", pa.string(), null=True),  # canonical JSON, as `messages`
+            column("student_prompt_ids", pa.list_(pa.int32()), null=True),
+            column("student_temperature", pa.float64(), null=True),  # that the student would have been sampled with
+            column("transfer", pa.string(), null=True),  # whether a teacher's completion can be trained in that prompt
         ]
     ),
     key=("rollout_id", "call_index"),
@@ -86,6 +96,7 @@ INVOCATIONS = TableSpec(
         one_of("finish_reason", FINISH_REASONS),
         one_of("logprob_kind", LOGPROB_KINDS),
         one_of("fidelity", FIDELITIES),
+        one_of("transfer", TRANSFERS),
         bounded("parsed_share", 0.0, 1.0),
         same_length("completion_ids", "sampling_logprobs"),
         finite_lists("sampling_logprobs"),

@@ -27,7 +27,7 @@ from stages.grouping.tables import open_tables
 from stages.grouping.write import write_tables
 
 NAME = "group"
-VERSION = 1
+VERSION = 2
 
 
 def recipe_slice(recipe: Recipe) -> dict[str, Any]:

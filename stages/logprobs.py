@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from stages.training.scorer import Scorer
 
 NAME = "logprobs"
-VERSION = 1
+VERSION = 2
 
 SHARD_TOKENS = 1 << 16
 """Computed tokens of a shard, half a minute of a CPU's work on a small model. A constant: the machine does not decide

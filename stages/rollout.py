@@ -24,7 +24,7 @@ from stages.programs.shards import Shape, compact, open_session, read_split, sam
 from stages.programs.worth import tries, worths
 
 NAME = "rollout"
-VERSION = 2
+VERSION = 3
 SOURCE = "student"
 JUDGED_BY = {"failure_score", "format_failure_score", "min_spread", "truncated"}
 """Fields of the group section that say what a failed rollout is worth, and what mixed rewards are."""
@@ -38,7 +38,7 @@ def recipe_slice(recipe: Recipe) -> dict[str, Any]:
         "lms": {name: lm.model_dump(mode="json") for name, lm in recipe.lms.items()},
         "program": {"timeout_s": recipe.program.timeout_s},
         "examples": {"train": recipe.examples.train},
-        "rollout": recipe.rollout.model_dump(mode="json"),
+        "rollout": recipe.rollout.model_dump(mode="json") | {"rollouts": recipe.student_rollouts},
     }
     if _judges(recipe):
         chosen["group"] = recipe.group.model_dump(mode="json", include=JUDGED_BY)
@@ -137,7 +137,7 @@ def _jobs(recipe: Recipe, inputs: Inputs, iteration: int, example: Mapping[str, 
             labels=example["labels"],
             metadata=example["metadata"],
         )
-        for index in range(recipe.rollout.rollouts)
+        for index in range(recipe.student_rollouts)
     ]
 
 

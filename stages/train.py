@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from stages.training.world import World
 
 NAME = "train"
-VERSION = 2
+VERSION = 3
 
 
 def recipe_slice(recipe: Recipe) -> dict[str, Any]:
@@ -54,9 +54,10 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
     module) and optimizers/NAME.safetensors; an adapter whose modules taught nothing this time is carried over byte for
     byte, and one whose modules never did is not there.
 
-    Params: `iteration`. Artifacts: `base`, `group`, `rollout` and every `rollout.NAME` that the groups were made of,
-    `logprobs.NAME` of the policies that are needed, and `previous`, the last train artifact that has an adapter. Where
-    nothing is to be learned only policies.parquet is written, unchanged, and `trained` is false.
+    Params: `iteration`, and `rejection` where it is one of rejection fine-tuning. Artifacts: `base`, `group`, `rollout`
+    and every `rollout.NAME` that the groups were made of, `logprobs.NAME` of the policies that are needed, and
+    `previous`, the last train artifact that has an adapter. Where nothing is to be learned only policies.parquet is
+    written, unchanged, and `trained` is false.
 
     Raises:
         RecipeError: for an objective or adapter that is not supported.
@@ -64,11 +65,16 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
         StageError: for a loss that is not finite, or data too far from the policy.
     """
     from stages.training.objective import objective_of, why_nothing
+    from stages.training.rejection import as_rejection, rejection_objective, why_none
     from stages.training.world import joined
 
-    objective = objective_of(recipe)
+    rejecting = "rejection" in inputs.params
+    objective = rejection_objective(recipe) if rejecting else objective_of(recipe)
+    recipe = as_rejection(recipe) if rejecting else recipe
     members = _members(inputs, recipe, out)
     reason = why_nothing(members, recipe.train.beta)
+    if rejecting and reason:
+        reason = why_none(recipe)
     with joined() as world:
         if world.size > 1 and recipe.train.module_norms:
             raise RecipeError("train.module_norms goes with one process: launch one, or set train.module_norms = false")
@@ -121,12 +127,22 @@ def _train(
 
 def _members(inputs: Inputs, recipe: Recipe, out: Out) -> Members:
     from stages.training.behaviour import admit
+    from stages.training.rejection import best_of_groups
 
     groups = inputs["group"].file("groups.parquet")
+    rejecting = "rejection" in inputs.params
     members, left_out = load_members(
-        groups, invocation_files(inputs), unit=recipe.group.unit, balance=recipe.train.balance
+        groups,
+        invocation_files(inputs),
+        unit=recipe.group.unit,
+        balance=recipe.train.balance,
+        copies=not rejecting,
+        mu_of_other_prompts=recipe.train.teacher_mu == "any_prompt",
     )
-    members, not_admitted = admit(members, recipe, _archived(inputs), str(groups))
+    if rejecting:
+        members, not_admitted = best_of_groups(members, recipe)
+    else:
+        members, not_admitted = admit(members, recipe, _archived(inputs), str(groups))
     for reason, count in (left_out | not_admitted).items():
         out.exclude(reason, count)
     return members

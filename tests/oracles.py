@@ -144,11 +144,16 @@ class Oracle(Selector):
             return list(m["all"])
         return list(m["chosen"])
 
+    def _students(self, m: Row) -> list[Row]:
+        """The student's members in the scope; where none of them is, all of the student's."""
+        chosen = [other for other in self._scope(m) if not other["teacher"]]
+        return chosen or [other for other in m["all"] if not other["teacher"]]
+
     def _module_deviations(self, table: list[tuple[tuple[str, str, int, int], list[Row]]]) -> dict[str, float]:
         values: dict[str, list[int]] = defaultdict(list)
         for place, members in table:
             if members and not members[0]["thin"]:
-                values[place[1]] += [m["q"] for m in self._scope(members[0])]
+                values[place[1]] += [m["q"] for m in self._students(members[0])]
         return {module: self._deviation(found) for module, found in values.items()}
 
     def _deviation(self, values: list[int]) -> float:
@@ -177,11 +182,14 @@ class Oracle(Selector):
             for m in members:
                 self._maybe(m, "flat_group")
             return []
+        own = values if thin else [m["q"] for m in self._students(members[0])]
         scale = {
             "none": float(MICRO),
-            "group_std": self._deviation(values) + self.group.eps * MICRO,
+            "group_std": self._deviation(own) + self.group.eps * MICRO,
             "module_std": deviations.get(place[1], 0.0) + self.group.eps * MICRO,
         }[self.group.scale]
+        everyone = self._deviation([m["q"] for m in scope]) + self.group.eps * MICRO
+        teachers = scale if self.group.scale == "none" else max(scale, everyone)
         weight = 1.0 / formed[place[0], place[1]] if self.recipe.train.balance == "module" else 1.0
         rows = []
         seen: set[int] = set()
@@ -193,14 +201,13 @@ class Oracle(Selector):
             for c in _calls(m):
                 if self.group.unit == "trajectory":
                     weight = (len(c["completion_ids"]) if self.recipe.train.balance == "sequence" else 1) / tokens
-                rows.append(self._row(place, c, kind, gap / scale, weight, m["q"]))
+                rows.append(self._row(place, c, kind, gap / (teachers if m["teacher"] else scale), weight, m["q"]))
         return rows
 
     def _baseline(self, m: Row, values: list[int], *, thin: bool) -> Fraction:
         if thin:
             return Fraction(sum(values), len(values))
-        scope = [other for other in self._scope(m) if not other["teacher"]]
-        scope = scope or [other for other in m["all"] if not other["teacher"]]
+        scope = self._students(m)
         if self.group.baseline == "leave_one_rollout_out" and any(not o["teacher"] for o in self._scope(m)):
             others = [other for other in scope if other["rollout"] != m["rollout"]]
             scope = others or scope

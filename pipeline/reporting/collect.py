@@ -13,6 +13,7 @@ from pipeline.reporting.iterations import collect_iterations, collect_module_rew
 from pipeline.reporting.opened import open_run
 from pipeline.reporting.samples import collect_samples
 from pipeline.reporting.scores import collect_scores
+from pipeline.reporting.sources import collect_sources
 from pipeline.reporting.training import collect_steps, step_means
 
 FORMAT = 1
@@ -44,6 +45,7 @@ def collect(run_dir: Path) -> Report:
         seconds=total_seconds(costs),
         costs=costs,
         iterations=iterations,
+        sources=collect_sources(run),
         module_rewards=collect_module_rewards(run),
         exclusions=collect_exclusions(run),
         failures=collect_failures(run),

@@ -143,6 +143,24 @@ class Iteration:
 
 
 @dataclass(frozen=True)
+class SourceStats:
+    """What one source, the student or a teacher, had in one iteration."""
+
+    iteration: int
+    source: str
+    rollouts: int
+    """Its own of this iteration; replayed ones are counted as members only."""
+    ok: int
+    mean_reward: float | None
+    members: int | None
+    """Trained on; None where nothing was, or none of this source."""
+    share: float | None
+    """Of the members."""
+    pull_share: float | None
+    """Of the sum over members of |weight * advantage|."""
+
+
+@dataclass(frozen=True)
 class Step:
     """One optimizer step, as the trainer logged it."""
 
@@ -327,6 +345,7 @@ class Report:
     """Recorded seconds of all stages; None when none was recorded."""
     costs: tuple[StageCost, ...]
     iterations: tuple[Iteration, ...]
+    sources: tuple[SourceStats, ...]
     module_rewards: tuple[ModuleReward, ...]
     exclusions: tuple[Exclusion, ...]
     failures: tuple[Failure, ...]

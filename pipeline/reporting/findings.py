@@ -9,7 +9,7 @@ from pipeline.reporting.data import Iteration, Note, PolicyScore, SplitScores, S
 from pipeline.reporting.opened import OpenRun
 from pipeline.reporting.text import after, bounds, by_status, count, number, plural, share, signed
 from stages.statistics import Interval
-from stages.training.names import LIKELIHOOD
+from stages.training.names import LIKELIHOOD, REJECTION
 
 FLAT_SHARE = 0.5
 FAILED_SHARE = 0.1
@@ -160,6 +160,10 @@ def _about_training(iterations: Sequence[Iteration], steps: Sequence[Step], ess_
         where = _which([iteration.index for iteration in others])
         said = f"{where}: {members} without a known behaviour policy trained as {LIKELIHOOD}, which is no mmGRPO."
         yield Note("warning", said)
+    rejected = [iteration.index for iteration in iterations if iteration.objective == REJECTION]
+    if rejected:
+        said = f"{_which(rejected)}: {REJECTION}, on the best members of each group. That is no mmGRPO."
+        yield Note("plain", said)
     for reason, which in _by_note(
         [iteration for iteration in iterations if iteration.trained and iteration.train_note]
     ):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from pipeline.jobs import stage_of
 from pipeline.lineage import grouped_from
 from pipeline.reporting.data import GroupStats, Iteration, ModuleReward, RolloutStats
 from pipeline.reporting.opened import ITERATED, OpenRun, frame
@@ -57,8 +58,14 @@ def _rollout_stats(artifact: Artifact) -> RolloutStats:
 
 
 def _grouped_from(run: OpenRun, index: int) -> tuple[Artifact, ...]:
-    earlier = [artifact for before in range(index) if (artifact := run.stage(before, "rollout"))]
-    return grouped_from(run.stage(index, "group"), run.stage(index, "rollout"), earlier)
+    others = [
+        artifact
+        for before in range(index + 1)
+        for name in sorted(run.state.iterations[before])
+        if ((name == "rollout" and before < index) or stage_of(name) == "teacher")
+        and (artifact := run.stage(before, name))
+    ]
+    return grouped_from(run.stage(index, "group"), run.stage(index, "rollout"), others)
 
 
 def _group_stats(artifact: Artifact, rollouts: Sequence[Artifact], rules: GroupSection) -> GroupStats:

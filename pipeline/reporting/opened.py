@@ -19,7 +19,7 @@ from schemas.recipe import Recipe
 from schemas.table import TableSpec
 from stages.contract import Artifact
 
-STAGES = ("examples", "program", "base", "rollout", "group", "logprobs", "train", "evaluate")
+STAGES = ("examples", "program", "base", "rollout", "teacher", "group", "logprobs", "train", "evaluate")
 """All stages, in the order in which a run meets them."""
 ITERATED = ("rollout", "group", "train")
 
@@ -34,9 +34,9 @@ class OpenRun:
     store: Store
 
     def stage(self, iteration: int, stage: str) -> Artifact | None:
-        """The artifact of a stage of an iteration, or None while it is not finished."""
+        """The artifact of a stage of an iteration, by its name in run.json, or None while it is not finished."""
         key = self.state.iterations[iteration].get(stage)
-        return self.store.find(stage, key) if key else None
+        return self.store.find(stage_of(stage), key) if key else None
 
     def chosen(self) -> Iterator[tuple[str, int | None, str]]:
         """Every artifact that the run chose: (stage, iteration or None, key), each once, in the order of the run."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from schemas.errors import StageError
 from stages.engines.interface import EngineUsage, Request, Result
 from stages.engines.models import BaseModel, load_tokenizer
+from stages.engines.texts import encode_chat
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -48,8 +49,7 @@ class ScriptedEngine:
 
     def encode_chat(self, messages: list[dict[str, str]]) -> tuple[int, ...]:
         """See `interface.Engine`."""
-        text = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+        return encode_chat(self._tokenizer, messages)
 
     def generate(self, requests: Sequence[Request]) -> list[Result]:
         """See `interface.Engine`."""

@@ -16,6 +16,7 @@ from stages.engines.models import BaseModel, eos_ids, load_model, load_tokenizer
 from stages.engines.plain import PlainSampler
 from stages.engines.rows import Row, make_row
 from stages.engines.serve import SharedPromptSampler, reason_against
+from stages.engines.texts import encode_chat
 
 log = logging.getLogger(__name__)
 
@@ -57,9 +58,7 @@ class TransformersEngine:
 
     def encode_chat(self, messages: list[dict[str, str]]) -> tuple[int, ...]:
         """See `interface.Engine`."""
-        text = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        # The template writes the special tokens itself: the tokenizer must not add another beginning.
-        return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+        return encode_chat(self._tokenizer, messages)
 
     def expect(self, digests: Collection[str]) -> None:
         """Only these adapters are asked for from now on: others may make room for new ones."""

@@ -8,8 +8,10 @@ A member's advantage is (reward - baseline) / (scale + eps).
 - The baseline is the mean over the group's counted members: those selected, or all (`baseline_over`). Teachers'
   members are compared with the student's mean. `leave_one_rollout_out` takes the mean over the other rollouts:
   a rollout's copies and attempts leave together. Where nothing else is left, the group's mean.
-- The scale is the standard deviation over the counted members, teachers' included (`ddof`), or that of the module
-  over the whole table (`module_std`), or nothing (`none`: the advantage is the plain difference).
+- The scale is the standard deviation over the same members of the student (`ddof`), or that of the module over the
+  whole table (`module_std`), or nothing (`none`: the advantage is the plain difference). So a student's advantage is
+  what it would be without teachers. A teacher's own is divided by the deviation of all counted members where that is
+  larger: else a teacher far above a student that always fails would outweigh every other group.
 - Earlier attempts are compared with the others, and count in neither.
 - A group whose counted rewards lie within `min_spread` is flat: its advantages are exactly 0.
 
@@ -74,20 +76,24 @@ def std(n: pl.Expr, s1: pl.Expr, s2: pl.Expr, ddof: int) -> pl.Expr:
     return pl.when(n > ddof).then(variance.sqrt()).otherwise(0.0)
 
 
-def advantages(members: Members, counted: Ints, rules: Rules) -> pl.Series:
+def advantages(members: Members, counted: Ints, teacher: pl.Series | None, rules: Rules) -> pl.Series:
     """The advantage of every row of `members`.
 
     Args:
-        members: with `low`, `flat`, `scale` (in millionths, eps included; `none`: 1e6) and the baseline's sums `bn`,
-            `bs1` in `groups`.
+        members: with `low`, `flat`, `scale` and `teacher_scale` (in millionths, eps included; `none`: 1e6) and the
+            baseline's sums `bn`, `bs1` in `groups`.
         counted: how often each row counts in the baseline (0 for earlier attempts and teachers).
+        teacher: per row whether a teacher made it; None where no teacher took part.
         rules: the recipe's rules.
     """
     d = members.rows.get_column("q") - members.spread("low")
     frame = pl.DataFrame({"d": d, "n": members.spread("bn"), "s1": members.spread("bs1")})
     if rules.group.baseline == "leave_one_rollout_out":
         frame = _without_own(frame, members, counted)
-    frame = frame.with_columns(flat=members.spread("flat"), scale=members.spread("scale"))
+    scale = members.spread("scale")
+    if teacher is not None:
+        scale = members.spread("teacher_scale").zip_with(teacher, scale)
+    frame = frame.with_columns(flat=members.spread("flat"), scale=scale)
     gap = (pl.col("n") * pl.col("d") - pl.col("s1")).cast(pl.Float64) / pl.col("n").cast(pl.Float64)
     return frame.select(pl.when("flat").then(0.0).otherwise(gap / pl.col("scale"))).to_series()
 

@@ -21,25 +21,25 @@ def baselines(members: Members, times: Ints, teacher: pl.Series | None, rules: R
         rules: the recipe's rules.
 
     Returns:
-        (members, counted). `groups` has gained `sn`, `s1`, `s2` (the scale's sums over all counted members), `bn`,
-        `bs1` (the baseline's, over the student's; where none was selected, over all of the student's), `range` of the
-        counted rewards and `thin`. `counted` says how often each row is in its group's baseline.
+        (members, counted). `groups` has gained `sn`, `s1`, `s2` (the sums of scale and baseline, over the student's
+        counted members; where none was selected, over all of the student's), `bn`, `bs1` (the baseline's again), `tn`,
+        `t1`, `t2` (over all counted members, teachers' included), `range` of all counted rewards and `thin`. `counted`
+        says how often each row is in its group's baseline.
     """
     real = (~members.rows.get_column("early").to_numpy()).astype(np.int64)
     weight = real if rules.group.baseline_over == "all" else real * times
-    scale = moments(members, weight, rules.k)
-    found, counted = scale.with_columns(bn="n", bs1="s1"), weight
+    every = moments(members, weight, rules.k)
+    found, counted = every, weight
     if teacher is not None:
         student = (~teacher).to_numpy().astype(np.int64)
         counted = weight * student
-        own, every = (moments(members, each, rules.k) for each in (counted, real * student))
-        none = own.get_column("n") == 0
-        found = scale.with_columns(
-            bn=own.get_column("n").zip_with(~none, every.get_column("n")),
-            bs1=own.get_column("s1").zip_with(~none, every.get_column("s1")),
-        )
+        own, all_own = (moments(members, each, rules.k) for each in (counted, real * student))
+        some = own.get_column("n") > 0
+        found = own.select(own.get_column(name).zip_with(some, all_own.get_column(name)) for name in own.columns)
+    sums = found.select(sn="n", s1="s1", s2="s2", bn="n", bs1="s1")
+    sums = sums.with_columns(every.select(tn="n", t1="s1", t2="s2").get_columns())
     ranges = pl.Series("range", _ranges(members, weight, rules))
-    return members.with_groups(found.rename({"n": "sn"}).with_columns(ranges, thin=pl.lit(False))), counted
+    return members.with_groups(sums.with_columns(ranges, thin=pl.lit(False))), counted
 
 
 def _ranges(members: Members, weight: Ints, rules: Rules) -> Ints:

@@ -32,6 +32,7 @@ class Grouped:
         members: candidates; `groups` has every figure of the baseline but the module's deviation.
         times: how often each candidate stands in its group.
         counted: how often each counts in the baseline.
+        teacher: per candidate whether a teacher made it; None where no teacher took part.
         parts: rollouts that ended ok, and the reward parts that they have (see `rewards.parts_seen`).
     """
 
@@ -40,6 +41,7 @@ class Grouped:
     members: Members
     times: Ints
     counted: Ints
+    teacher: pl.Series | None
     parts: tuple[int, frozenset[str]]
 
 
@@ -67,7 +69,7 @@ def select_members(chunk: Chunk, ages: pl.DataFrame, rules: Rules) -> Grouped:
     members, counted = baselines(members, times, teacher_rows, rules)
     if rules.group.small_groups == "example_baseline" and not rules.trajectory:
         members, counted = example_baselines(chunk, rollouts, members, counted, rules)
-    return Grouped(chunk, calls, members, times, counted, parts_seen(rollouts, rules.group))
+    return Grouped(chunk, calls, members, times, counted, teacher_rows, parts_seen(rollouts, rules.group))
 
 
 def sums_by_module(grouped: Grouped) -> dict[str, ModuleMoments]:
@@ -108,7 +110,7 @@ def finish(chunk: Chunk, grouped: Grouped, modules: dict[str, ModuleMoments], ru
     out = pl.col("small") | (pl.col("flat") & (rules.group.flat == "drop"))
     weights = group_weights(members.groups, len(grouped.chunk.keys), rules.balance)
     members = members.with_groups(members.groups.select(out=out).with_columns(weights))
-    advantage = advantages(members, grouped.counted, rules)
+    advantage = advantages(members, grouped.counted, grouped.teacher, rules)
     rows = _expand(members, advantage, grouped.times)
     calls = fates(grouped.calls, members, grouped.times, rows, by="r" if rules.trajectory else "row")
     if rules.trajectory:
@@ -118,7 +120,7 @@ def finish(chunk: Chunk, grouped: Grouped, modules: dict[str, ModuleMoments], ru
 
 
 def _scales(grouped: Grouped, modules: dict[str, ModuleMoments], rules: Rules) -> pl.DataFrame:
-    """`scale` in millionths, with eps, and `flat`, per group."""
+    """`scale` and `teacher_scale` in millionths, with eps, and `flat`, per group."""
     group = rules.group
     groups, eps = grouped.members.groups, group.eps * MICRO
     if group.scale == "none":
@@ -130,7 +132,9 @@ def _scales(grouped: Grouped, modules: dict[str, ModuleMoments], rules: Rules) -
     else:
         scale = std(pl.col("sn"), pl.col("s1"), pl.col("s2"), group.ddof) + eps
     flat = pl.col("range") <= round(group.min_spread * MICRO)
-    return groups.select(scale=scale, flat=(flat & ~pl.col("small")).fill_null(False))
+    every = std(pl.col("tn"), pl.col("t1"), pl.col("t2"), group.ddof) + eps
+    teacher = scale if group.scale == "none" else pl.max_horizontal(scale, every)
+    return groups.select(scale=scale, teacher_scale=teacher, flat=(flat & ~pl.col("small")).fill_null(False))
 
 
 def _expand(members: Members, advantage: pl.Series, times: Ints) -> pl.DataFrame:

@@ -26,6 +26,7 @@ import polars as pl
 
 from schemas.errors import ContractError, DataError, Violation
 from schemas.recipe_data import GroupSection
+from schemas.rollouts import TRANSFERS
 from schemas.table import REWARD_BOUND
 from schemas.validate import SAMPLES
 from stages.grouping.load import Chunk
@@ -204,6 +205,7 @@ def _reason(rules: Rules) -> pl.Expr:
         [
             ("reward_missing", pl.col("carried").is_null()),
             ("context_overflow", pl.col("overflow")),
+            *((why, pl.col("transfer").eq_missing(why)) for why in TRANSFERS if why != "ok"),
             ("no_completion", pl.col("no_ids")),
             ("over_long", pl.col("long")),
             ("concurrent", pl.col("concurrent") & (not (group.admit_concurrent or rules.trajectory))),

@@ -21,7 +21,7 @@ from schemas.parquet import preflight
 from schemas.table import TableSpec
 from schemas.validate import same_kind
 
-LISTS = ("prompt_ids", "completion_ids")
+LISTS = ("prompt_ids", "completion_ids", "student_prompt_ids")
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,10 @@ class Layout:
     complete: tuple[str, ...]
 
 
-def layout(path: Path, spec: TableSpec, columns: Sequence[str], lists: Sequence[str]) -> tuple[Layout, int]:
-    """The layout of one file, and its number of rows.
+def layout(
+    path: Path, spec: TableSpec, columns: Sequence[str], lists: Sequence[str], optional: Sequence[str] = ()
+) -> tuple[Layout, int]:
+    """The layout of one file, and its number of rows. Columns that are `optional` are read where they are there.
 
     Raises:
         ContractError: naming the file, when it is unreadable, of another table or version, or lacks a column.
@@ -48,7 +50,8 @@ def layout(path: Path, spec: TableSpec, columns: Sequence[str], lists: Sequence[
     footer = preflight(path, spec)
     present = footer.schema.to_arrow_schema()
     hive = tuple(name for name in columns if name not in present.names and f"/{name}=" in path.as_posix())
-    wanted = [name for name in (*columns, *lists) if name not in hive]
+    there = [name for name in optional if name in present.names]
+    wanted = [name for name in (*columns, *lists, *there) if name not in hive]
     broken = [Violation(f"column '{name}' is present", footer.num_rows) for name in wanted if name not in present.names]
     for name in wanted:
         if name in present.names and not same_kind(present.field(name).type, spec.schema.field(name).type):

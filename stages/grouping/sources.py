@@ -26,6 +26,7 @@ def policy_ages(policies: pl.DataFrame) -> pl.DataFrame:
 def check_policies(rollouts: pl.DataFrame, ages: pl.DataFrame, group: GroupSection) -> None:
     """Refuse rollouts whose behaviour policy is unknown, unless the recipe admits them.
 
+    Teachers' are no such case: they are known by name, and what has no mu among them is trained as likelihood, capped.
     A null policy means that nobody knows what sampled the data; its importance ratio would be 1 by construction, and
     the result no mmGRPO. A student's policy that is not of this run has no age, so no staleness limit could hold.
 
@@ -36,8 +37,9 @@ def check_policies(rollouts: pl.DataFrame, ages: pl.DataFrame, group: GroupSecti
         return
     pairs = rollouts.select("source", "policy").unique()
     foreign = pl.col("policy").is_not_null() & ~pl.col("policy").is_in(ages.get_column("policy").implode())
+    unknown = pl.col("policy").is_null() & (kind(pl.col("source")) != TEACHER)
     for broken, what in (
-        (pl.col("policy").is_null(), "have no behaviour policy"),
+        (unknown, "have no behaviour policy"),
         (foreign & (pl.col("source") == STUDENT), "were sampled by a student policy that is not of this run"),
     ):
         if pairs.filter(broken).height:

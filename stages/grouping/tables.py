@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,10 @@ CALL_COLUMNS = (
     "rollout_id", "call_index", "module", "invocation_index", "attempt", "lm", "finish_reason", "parse_status",
     "parsed_share", "trainable", "concurrent",
 )  # fmt: skip
+
+
+OF_TEACHERS = ("transfer", "student_prompt_ids")
+"""What only teachers' calls have, and tables of other makers may lack."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,8 @@ def open_tables(sources: Sequence[TableFiles], rules: Rules) -> Tables:
     for measure in (False, True):
         paths = [path for source in sources if source.measure == measure for path in source.calls]
         lists = ("prompt_ids", "completion_ids") if measure else ("completion_ids",)
-        for each, (files, counts) in _layouts(paths, INVOCATIONS, (*CALL_COLUMNS, *keys), lists).items():
+        optional = OF_TEACHERS if measure else ()
+        for each, (files, counts) in _layouts(paths, INVOCATIONS, (*CALL_COLUMNS, *keys), lists, optional).items():
             kept = replace(each, complete=()) if measure or rules.trajectory else each
             calls.append((tuple(files), tuple(counts), partial(_calls, kept, rules, measure)))
     ordered = len(rollouts) == len(calls) == len(sources) == 1
@@ -77,12 +82,16 @@ def rollout_columns(rules: Rules) -> tuple[str, ...]:
 
 
 def _layouts(
-    paths: Sequence[Path], spec: TableSpec, columns: Sequence[str], lists: Sequence[str]
+    paths: Sequence[Path],
+    spec: TableSpec,
+    columns: Sequence[str],
+    lists: Sequence[str],
+    optional: Sequence[str] = (),
 ) -> dict[Layout, tuple[list[Path], list[int]]]:
     """Files by layout and the rows of each, in order of first appearance."""
     found: dict[Layout, tuple[list[Path], list[int]]] = {}
     for path in paths:
-        each, rows = layout(path, spec, columns, lists)
+        each, rows = layout(path, spec, columns, lists, optional)
         files, counts = found.setdefault(each, ([], []))
         files.append(path)
         counts.append(rows)
@@ -101,8 +110,9 @@ def _narrow(frame: pl.LazyFrame, each: Layout, rules: Rules, *, measure: bool) -
     """Invocations as flags and small integers; `rollout_id` and `module` are still text.
 
     Columns: rollout_id, module, p (invocation_index), attempt, call_index, failed (did not parse), share (of expected
-    fields parsed), cut (by the length limit), overflow, no_ids, long (over the context), trainable, concurrent,
-    tokens (of the completion; trajectory only), key columns as `key:NAME`, and `sound`: the row keeps its contract.
+    fields parsed), cut (by the length limit), overflow, no_ids, long (over the context), transfer, trainable,
+    concurrent, tokens (of the completion; trajectory only), key columns as `key:NAME`, and `sound`: the row keeps its
+    contract.
     """
     types = dict(each.types)
     length = partial(_length, types=types, complete=each.complete)
@@ -121,7 +131,8 @@ def _narrow(frame: pl.LazyFrame, each: Layout, rules: Rules, *, measure: bool) -
         "cut": finish.eq_missing("length"),
         "overflow": finish.eq_missing("context_overflow"),
         "no_ids": length("completion_ids") == 0 if "completion_ids" not in each.complete else pl.lit(False),
-        "long": length("prompt_ids") + length("completion_ids") > rules.context if measure else pl.lit(False),
+        "long": _prompt(types, length) + length("completion_ids") > rules.context if measure else pl.lit(False),
+        "transfer": pl.col("transfer") if "transfer" in types else pl.lit(None, pl.String),
         "trainable": pl.col("trainable") & (pl.col("lm") == "student"),
         "sound": sound.fill_null(False),
     }
@@ -129,6 +140,13 @@ def _narrow(frame: pl.LazyFrame, each: Layout, rules: Rules, *, measure: bool) -
         columns["tokens"] = length("completion_ids")
     keys = [pl.col(name).alias(f"key:{name}") for name in rules.group.key_columns if name != PATH]
     return frame.select("rollout_id", "module", "call_index", "attempt", "concurrent", *keys, **columns)
+
+
+def _prompt(types: dict[str, object], length: Callable[[str], pl.Expr]) -> pl.Expr:
+    """Tokens of the prompt that is trained: the student's where a teacher was sent another one."""
+    if "student_prompt_ids" not in types:
+        return length("prompt_ids")
+    return pl.when(length("student_prompt_ids") > 0).then(length("student_prompt_ids")).otherwise(length("prompt_ids"))
 
 
 def _length(name: str, *, types: dict[str, object], complete: tuple[str, ...]) -> pl.Expr:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import dspy
 from dspy.utils.exceptions import ContextWindowExceededError
+from pydantic import TypeAdapter, ValidationError
 
 from schemas.errors import RecipeError
 from stages.engines.signals import ContextOverflowError
@@ -17,7 +19,7 @@ from stages.programs.dspy_parallel import install
 from stages.programs.dspy_refine import AdviceIsAModule, stamp_refiners
 from stages.programs.imports import describe
 from stages.programs.jsonable import jsonable
-from stages.programs.load import Program
+from stages.programs.load import Program, difference
 from stages.programs.metric import Metric
 from stages.programs.session import Caller
 
@@ -34,7 +36,7 @@ def dspy_program(module: dspy.Module, saved: dict[str, Any] | None, metric: Metr
     """
     if saved is not None:
         _load_state(module, saved)
-    paths = _stamp(module)
+    named = _stamp(module)
     stamp_refiners(module)
     install()
     adapter = without_fallback(getattr(module, "adapter", None) or dspy.settings.adapter)
@@ -57,7 +59,23 @@ def dspy_program(module: dspy.Module, saved: dict[str, Any] | None, metric: Metr
             except ContextWindowExceededError as error:
                 raise ContextOverflowError(error.message) from error
 
-    return Program(arun if is_async else run, is_async, metric, tuple(paths), jsonable(module.dump_state()), module)
+    def predict(path: str, inputs: dict[str, Any], caller: Caller) -> Any:
+        with context(caller):
+            return named[path](**_typed(named[path].signature, inputs))
+
+    state = jsonable(module.dump_state())
+    return Program(arun if is_async else run, is_async, metric, tuple(named), state, module, predict)
+
+
+def _typed(signature: Any, inputs: dict[str, Any]) -> dict[str, Any]:
+    """Values that were stored as JSON, as the signature's types where they fit."""
+    typed = dict(inputs)
+    for name, value in inputs.items():
+        kind = getattr(signature.input_fields.get(name), "annotation", None)
+        if kind not in (None, str):
+            with suppress(ValidationError):
+                typed[name] = TypeAdapter(kind).validate_python(value)
+    return typed
 
 
 def _translated(work: Callable[[], Any]) -> Any:
@@ -78,7 +96,8 @@ def _load_state(module: dspy.Module, saved: dict[str, Any]) -> None:
     if set(saved) != set(known):
         raise RecipeError(
             f"program.state is the state of another program: it has the predictors "
-            f"{', '.join(sorted(saved)) or 'none'}, this program has {', '.join(sorted(known)) or 'none'}"
+            f"{', '.join(sorted(saved)) or 'none'}, this program has {', '.join(sorted(known)) or 'none'} "
+            f"({difference(saved, known, 'the state', 'the program')})"
         )
     lms = {name: predictor.lm for name, predictor in known.items()}
     try:
@@ -89,8 +108,8 @@ def _load_state(module: dspy.Module, saved: dict[str, Any]) -> None:
         predictor.lm = lms[name]
 
 
-def _stamp(module: dspy.Module) -> list[str]:
-    """Give every predictor its path and make it record; returns the paths. Frozen sub-modules take part too."""
+def _stamp(module: dspy.Module) -> dict[str, Any]:
+    """Give every predictor its path and make it record; returns them by path. Frozen sub-modules take part too."""
     named = dict(module.named_predictors())
     seen = {id(predictor) for predictor in named.values()}
     for path, predictor in module.named_sub_modules(type_=dspy.Predict):
@@ -100,7 +119,7 @@ def _stamp(module: dspy.Module) -> list[str]:
         setattr(predictor, STAMP, path)
         if not isinstance(predictor, RecordedPredict):
             predictor.__class__ = _recorded(type(predictor))
-    return list(named)
+    return named
 
 
 def _recorded(kind: Any) -> Any:

@@ -6,7 +6,7 @@ import functools
 import inspect
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,8 @@ class Program:
     """Canonical JSON value of its prompts and demos; None where it has no such thing."""
     module: Any = None
     """The DSPy module itself; None for other programs."""
+    predict: Callable[[str, dict[str, Any], Caller], Any] | None = None
+    """Calls one predictor of a DSPy program, by its path, on structured inputs; None for other programs."""
 
 
 def load_program(recipe: Recipe, root: Path, prompts: Path | None = None) -> Program:
@@ -76,7 +78,12 @@ def program_identity(recipe: Recipe, root: Path) -> dict[str, Any]:
     Raises:
         RecipeError: as `load_program`.
     """
-    section, program = recipe.program, load_program(recipe, root)
+    return identity_of(recipe, root, load_program(recipe, root))
+
+
+def identity_of(recipe: Recipe, root: Path, program: Program) -> dict[str, Any]:
+    """`program_identity` of a program that is loaded already."""
+    section = recipe.program
     modules = [path.partition(":")[0] for path in (section.factory, section.metric)]
     return {
         "factory": section.factory,
@@ -88,6 +95,12 @@ def program_identity(recipe: Recipe, root: Path) -> dict[str, Any]:
         "code": code_digests(modules),
         "files": file_digests(root, section.code),
     }
+
+
+def difference(left: Iterable[str], right: Iterable[str], left_name: str, right_name: str) -> str:
+    """What two sets of modules do not have in common, in words."""
+    parts = ((left_name, set(right) - set(left)), (right_name, set(left) - set(right)))
+    return "; ".join(f"{name} lacks {', '.join(sorted(missing))}" for name, missing in parts if missing)
 
 
 def _check_arguments(section: ProgramSection) -> None:

@@ -5,7 +5,9 @@ the row was sampled, or (`train.behaviour = "recomputed"`) those of the archived
 trainer. Without either there is no rho, and the row no part of mmGRPO: scoring it with pi_0 instead would make the
 ratio 1 by construction. Such rows can be trained as *advantage-weighted likelihood*, REINFORCE without correction:
 
-- teachers, always: of positive advantage only, at most `train.teacher_share` of a group;
+- teachers, always: of positive advantage only, at most `train.teacher_share` of a group. Their mu is the one that was
+  logged, if it was: of a teacher that was sent the student's own prompt, or, where `train.teacher_mu` says so, of any.
+  It is never scored again, since what sampled was not that policy in the student's prompt;
 - others where the recipe says `unknown_behaviour = "likelihood"`: of positive advantage unless it says otherwise.
 """
 
@@ -21,10 +23,8 @@ import torch
 
 from schemas.errors import ContractError, Violation
 from schemas.recipe import Recipe
-from stages.training.members import Members, Row
-from stages.training.names import LIKELIHOOD, OBJECTIVE
-
-TEACHER = "teacher:"
+from stages.training.members import TEACHER, Members, Row
+from stages.training.names import LIKELIHOOD, OBJECTIVE, REJECTION
 
 Kind = Literal["logged", "scored", "likelihood", "uncorrected"]
 """Where rho comes from: mu as logged, mu as scored by the trainer, no mu, or not wanted (`rho = "none"`)."""
@@ -43,6 +43,8 @@ class Origin:
 
 def kind_of(row: Row, recipe: Recipe, archived: Collection[str]) -> Kind | str:
     """How a row is trained; any other text says which rule it breaks."""
+    if row.imitated:
+        return "likelihood"
     train, corrected = recipe.train, recipe.train.rho != "none"
     teacher, admitted = row.source.startswith(TEACHER), recipe.train.unknown_behaviour == "likelihood"
     if row.policy is None and not teacher:
@@ -128,7 +130,14 @@ def _over_share(
 
 
 def about(members: Members, recipe: Recipe, archived: Collection[str]) -> dict[str, Any]:
-    """What the manifest says: the objective by its name, and the members trained as likelihood by source."""
+    """What the manifest says: the objective by its name, and what every source has of the members and of the pull."""
+    if any(row.imitated for row in members.rows):
+        return {
+            "objective": REJECTION,
+            "likelihood_members": 0,
+            "likelihood_sources": {},
+            "sources": by_source(members),
+        }
     kinds = np.array([kind_of(row, recipe, archived) == "likelihood" for row in members.rows], np.bool_)[members.row]
     sources = np.array([row.source for row in members.rows], np.str_)[members.row][kinds]
     names, counts = np.unique(sources, return_counts=True)
@@ -138,4 +147,18 @@ def about(members: Members, recipe: Recipe, archived: Collection[str]) -> dict[s
         "objective": LIKELIHOOD if part and part == members.units else whole,
         "likelihood_members": part,
         "likelihood_sources": dict(zip(names.tolist(), counts.tolist(), strict=True)),
+        "sources": by_source(members),
     }
+
+
+def by_source(members: Members) -> dict[str, dict[str, float]]:
+    """Per source its `members`, its share of them, and its share of the pull: the sum of |weight times advantage|."""
+    sources = np.array([row.source for row in members.rows], np.str_)[members.row]
+    _, first = np.unique(members.unit, return_index=True)
+    pull = np.abs(members.weight * members.advantage)[first]
+    found = {}
+    for name in np.unique(sources[first]).tolist():
+        mine = sources[first] == name
+        share = float(pull[mine].sum() / pull.sum()) if pull.any() else 0.0
+        found[name] = {"members": int(mine.sum()), "share": float(mine.mean()), "pull_share": share}
+    return found

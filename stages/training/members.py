@@ -25,13 +25,17 @@ if TYPE_CHECKING:
 Ids = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
+TEACHER = "teacher:"
+"""How the source of a teacher's rollouts begins."""
 _TOKENS = (
     "rollout_id",
     "call_index",
     "prompt_ids",
+    "student_prompt_ids",
     "completion_ids",
     "sampling_logprobs",
     "temperature",
+    "student_temperature",
     "top_p",
     "top_k",
     "logprob_kind",
@@ -51,12 +55,15 @@ class Row:
     temperature: float
     """What logits are divided by: the sampling temperature. Greedy samples are scored at 1, as they were logged."""
     policy: str | None = None
-    """Digest of the policy that sampled it; None when nobody knows."""
+    """Digest of the policy that sampled it; None when nobody knows, and for teachers, whose policy has no place in the
+    run's order, and under whose prompts none of the run's was sampled."""
     source: str = "student"
     as_sampled: bool = True
     """Whether `sampling` is of the distribution that was sampled from."""
     narrowed: bool = False
     """Whether that was cut by top_p or top_k."""
+    imitated: bool = False
+    """Whether it is trained by likelihood alone, whatever is known of what sampled it."""
 
     @property
     def fed(self) -> Ids:
@@ -122,6 +129,8 @@ def load_members(
     *,
     unit: Literal["invocation", "trajectory"] = "invocation",
     balance: str = "sequence",
+    copies: bool = True,
+    mu_of_other_prompts: bool = False,
 ) -> tuple[Members, dict[str, int]]:
     """Read and join the two tables.
 
@@ -130,10 +139,13 @@ def load_members(
         invocations: files of the invocations table, of one or several rollout artifacts.
         unit: what the groups were made of.
         balance: the recipe's, which decides what the weights of trajectories mean.
+        copies: whether copies of PadGroups and of selection are wanted.
+        mu_of_other_prompts: whether what a teacher's engine logged under another prompt than the student's counts as
+            the density of its completion.
 
     Returns:
         The members, and how many were left out by reason: `no_completion`, their call returned no token (a prompt
-        over the context limit, an engine error); `zero_weight`, they would be in no sum.
+        over the context limit, an engine error); `zero_weight`, they would be in no sum; `copy`.
 
     Raises:
         ContractError: for members whose invocation is missing or unusable, with their count and keys.
@@ -144,9 +156,11 @@ def load_members(
 
     key = ["rollout_id", "call_index"]
     every = read_frame(groups, GROUPS).sort("example_id", "group_id", "member_index")
-    index = every.filter(pl.col("weight") > 0)
+    weighty = every.filter(pl.col("weight") > 0)
+    index = weighty if copies else weighty.filter(pl.col("copy_kind") == "none")
     wanted = index.select(key).unique()
     calls = read_frame(invocations, INVOCATIONS, columns=_TOKENS, validate=False).join(wanted, on=key, how="semi")
+    calls = _in_the_students_prompt(calls, mu_of_other_prompts=mu_of_other_prompts)
     missing = wanted.join(calls, on=key, how="anti").sort(key)
     _refuse(missing, "every member has its invocation in the rollout artifact", groups)
     # fill_null: a call that failed before its first token has no ids at all.
@@ -159,11 +173,34 @@ def load_members(
     kept = index.join(found, on=key, how="inner", maintain_order="left")
     if unit == "trajectory":
         check_units(kept, balance, groups)
-    left_out = {"zero_weight": every.height - index.height, "no_completion": index.height - kept.height}
+    left_out = {
+        "zero_weight": every.height - weighty.height,
+        "copy": weighty.height - index.height,
+        "no_completion": index.height - kept.height,
+    }
     rows = tuple(_row(call) for call in calls.iter_rows(named=True))
     return _members(with_units(kept, unit, balance), rows), {
         reason: count for reason, count in left_out.items() if count
     }
+
+
+def _in_the_students_prompt(calls: pl.DataFrame, *, mu_of_other_prompts: bool) -> pl.DataFrame:
+    """Teachers' calls as they are trained: in the student's prompt, at its temperature.
+
+    What was logged under another prompt is not what the teacher thinks of the completion in this one: no mu, unless
+    asked for.
+    """
+    import polars as pl
+
+    prompt = pl.coalesce("student_prompt_ids", "prompt_ids")
+    moved = (pl.col("student_prompt_ids") != pl.col("prompt_ids")).fill_null(False)
+    sampling = pl.col("sampling_logprobs")
+    return calls.with_columns(
+        prompt_ids=prompt,
+        temperature=pl.coalesce("student_temperature", "temperature"),
+        sampled_at=pl.col("temperature"),
+        sampling_logprobs=sampling if mu_of_other_prompts else pl.when(~moved).then(sampling),
+    )
 
 
 def _members(frame: pl.DataFrame, rows: tuple[Row, ...]) -> Members:
@@ -179,7 +216,7 @@ def _members(frame: pl.DataFrame, rows: tuple[Row, ...]) -> Members:
 def _row(call: dict[str, Any]) -> Row:
     sampling = call["sampling_logprobs"]
     narrowed = (call["top_p"] or 1.0) < 1.0 or call["top_k"] is not None
-    changed = narrowed or (call["temperature"] or 1.0) != 1.0
+    changed = narrowed or (call["sampled_at"] or 1.0) != 1.0
     return Row(
         call["rollout_id"],
         call["call_index"],
@@ -187,7 +224,7 @@ def _row(call: dict[str, Any]) -> Row:
         np.array(call["completion_ids"], np.int64),
         None if sampling is None else np.array(sampling, np.float64),
         call["temperature"] or 1.0,
-        call["policy"],
+        None if call["source"].startswith(TEACHER) else call["policy"],
         call["source"],
         as_sampled=not (changed and call["logprob_kind"] == "raw"),
         narrowed=narrowed,

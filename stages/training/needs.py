@@ -27,7 +27,7 @@ class Grouped:
 
     examples: int
     policies: tuple[str, ...]
-    """Policies that sampled members, sorted; members of unknown ones have none."""
+    """Policies that sampled members, sorted; members of unknown ones, and teachers', have none."""
     moving: bool
     """Whether any advantage is not 0."""
 
@@ -48,11 +48,14 @@ def look(groups: Path) -> Grouped:
     """Read what counts of groups.parquet."""
     import polars as pl
 
-    frame = read_frame(groups, GROUPS, columns=["example_id", "policy", "advantage", "weight"], validate=False)
+    frame = read_frame(
+        groups, GROUPS, columns=["example_id", "policy", "source", "advantage", "weight"], validate=False
+    )
     members = frame.filter(pl.col("weight") > 0)
+    students = members.filter(~pl.col("source").str.starts_with("teacher:"))
     return Grouped(
         examples=members["example_id"].n_unique(),
-        policies=tuple(members["policy"].drop_nulls().unique().sort().to_list()),
+        policies=tuple(students["policy"].drop_nulls().unique().sort().to_list()),
         moving=bool((members["advantage"] != 0).any()),
     )
 

@@ -175,19 +175,19 @@ def step_shares(members: Members, chosen: list[int], objective: Objective) -> Sh
     """The shares of a step's members.
 
     Sequence losses: w_i / sum w over units; balanced by module, each module's sum to the same. Token losses: the
-    weights themselves, with sum_i w_i |o_i| as the number of items; the tokens of a trajectory have w_i / |o_i|.
+    weights themselves, with sum_i w_i |o_i| as the number of items; tokens that weigh by their unit have w_i / |o_i|.
     """
     _, first, unit = np.unique(members.unit[chosen], return_index=True, return_inverse=True)
     weight = members.weight[chosen][first]
     lengths = np.bincount(unit, weights=members.tokens[chosen])
     token_loss = objective.loss_type in TOKEN_LOSSES
-    if objective.trajectory and token_loss:
-        weight = weight / lengths
-    tokens = float((weight * lengths).sum())
     if objective.by_module:
         modules, inverse = np.unique(members.module[chosen][first], return_inverse=True)
         weight = weight / np.bincount(inverse, weights=weight)[inverse] / len(modules)
-    elif not token_loss or objective.loss_type == "dr_grpo":
+    if objective.trajectory and token_loss:
+        weight = weight / lengths
+    tokens = float((weight * lengths).sum())
+    if not objective.by_module and (not token_loss or objective.loss_type == "dr_grpo"):
         weight = weight / weight.sum()
     return Shares(weight[unit], tokens)
 

@@ -132,7 +132,7 @@ def test_what_is_not_needed_is_not_scored_and_leaves_the_run(copy: Path, capsys:
     assert [sorted(stages) for stages in state(copy).iterations] == [["group", "rollout", "train"]] * 2
     capsys.readouterr()
     assert mmgrpo("stage", "logprobs", TINY, "--run-dir", copy, *one_step) == 0
-    assert "the train stage needs none" in capsys.readouterr().out
+    assert "the recipe needs none" in capsys.readouterr().out
     assert mmgrpo("verify", copy) == 0
 
 

@@ -152,6 +152,11 @@ def assert_step(
     expected = step_loss(model, rows, **oracle_options(fields))
     expected.backward()
     assert loss == pytest.approx(expected.item(), abs=2e-5)
+    assert_gradient(got, model)
+
+
+def assert_gradient(got: dict[str, torch.Tensor], model: Any) -> None:
+    """The gradient is that of a model after its backward pass."""
     want = {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
     assert got.keys() == want.keys()
     scale = max(float(value.abs().max()) for value in want.values())

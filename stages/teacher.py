@@ -1,0 +1,177 @@
+"""The teacher stage: one teacher's program runs on the examples that the student runs on in an iteration.
+
+Beside what the rollout stage records, every trained call holds the same inputs in the student's prompt: that is what
+is trained. An artifact of its own for each teacher, so that the student's rollouts, and other teachers', stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from schemas.canonical import seed_from
+from schemas.errors import DataError
+from schemas.execution import Execution
+from schemas.parquet import write_table
+from schemas.recipe import Recipe
+from schemas.recipe_data import SamplingSection
+from schemas.rollouts import INVOCATIONS, ROLLOUTS, rollout_id
+from stages.contract import Inputs, Out
+from stages.programs.figures import call_figures, first_error, status_counts
+from stages.programs.load import Program, load_program
+from stages.programs.run import Finished, Job
+from stages.programs.shards import Shape, compact, open_session, read_split, sample
+from stages.programs.teachers import as_teacher, program_digest, program_of
+from stages.programs.transfer import Transfer
+
+NAME = "teacher"
+VERSION = 1
+
+
+def recipe_slice(recipe: Recipe) -> dict[str, Any]:
+    """What decides the runs beside the teacher itself, which stands in the params."""
+    return {
+        "seed": recipe.seed,
+        "model": {"dtype": recipe.model.dtype, "context": recipe.model.context},
+        "lms": {name: lm.model_dump(mode="json") for name, lm in recipe.lms.items()},
+        "program": {"timeout_s": recipe.program.timeout_s},
+        "examples": {"train": recipe.examples.train},
+        "rollout": {
+            "parse_retries": recipe.rollout.parse_retries,
+            "temperature": recipe.rollout.sampling.temperature,
+        },
+    }
+
+
+def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[str, Any]:
+    """Write rollouts.parquet and invocations.parquet as the rollout stage does, with source `teacher:NAME`.
+
+    Params: `iteration`; `examples`, the ids to run on; `policy`, null for an endpoint; `teacher`, see
+    `identify_teacher`. Artifacts: `examples`, `program` (the student's), `base`, and `adapter` for a trained policy of
+    the student, where the teacher samples from that.
+
+    Raises:
+        RecipeError, DataError: for a program, example or model that cannot be used.
+        StageError: when the metric or the engine failed in every run.
+    """
+    about = inputs.params["teacher"]
+    student = load_program(recipe, inputs.root)
+    teacher = load_program(program_of(recipe, about["name"]), inputs.root)
+    sample(
+        teacher,
+        [{row["example_id"]: _jobs(recipe, inputs, row) for row in _examples(recipe, inputs)}],
+        lambda: as_teacher(
+            open_session(recipe, execution, inputs, recipe.rollout.sampling, recipe.rollout.parse_retries),
+            recipe,
+            about,
+            inputs.root,
+        ),
+        out,
+        shape=Shape(ROLLOUTS, "rollouts", lambda finished: _row(finished, inputs)),
+        concurrency=execution.concurrency,
+    )
+    rollouts = pl.DataFrame(compact(out, ROLLOUTS))
+    transfer = _transfer(inputs, recipe, execution, teacher, student)
+    invocations = pl.DataFrame(_transferred(compact(out, INVOCATIONS, keep=False), transfer, out))
+    rewards = rollouts.filter(pl.col("status") == "ok")["reward"]
+    return {
+        "teacher": about["name"],
+        "examples": rollouts["example_id"].n_unique(),
+        "rollouts": rollouts.height,
+        "statuses": status_counts(rollouts),
+        "first_error": first_error(rollouts),
+        "mean_reward": None if rewards.is_empty() else rewards.mean(),
+        "transfer": dict(invocations.drop_nulls("transfer").group_by("transfer").len().sort("transfer").iter_rows()),
+        **call_figures(invocations, rollouts.height, None if teacher.modules is None else list(teacher.modules)),
+    }
+
+
+def _examples(recipe: Recipe, inputs: Inputs) -> list[dict[str, Any]]:
+    wanted = set(inputs.params["examples"])
+    rows = [row for row in read_split(inputs, recipe.examples.train) if row["example_id"] in wanted]
+    if len(rows) < len(wanted):
+        lost = sorted(wanted - {row["example_id"] for row in rows})
+        raise DataError(f"{len(lost)} examples that the student ran on are not in the train split, as {lost[0]}")
+    return rows
+
+
+def _jobs(recipe: Recipe, inputs: Inputs, example: Mapping[str, Any]) -> list[Job]:
+    """A teacher's runs on one example. Their seeds know its name, so that another teacher moves none of them."""
+    about, iteration = inputs.params["teacher"], int(inputs.params["iteration"])
+    example_id = str(example["example_id"])
+    return [
+        Job(
+            example_id=example_id,
+            index=index,
+            rollout_id=rollout_id(
+                program=program_digest(about, inputs["program"].digest),
+                policy=inputs.params["policy"],
+                source=_source(inputs),
+                seed=recipe.seed,
+                iteration=iteration,
+                example_id=example_id,
+                index=index,
+            ),
+            seed=seed_from(recipe.seed, "teacher", about["name"], iteration, example_id, index),
+            inputs=example["inputs"],
+            labels=example["labels"],
+            metadata=example["metadata"],
+        )
+        for index in range(int(about["rollouts"]))
+    ]
+
+
+def _source(inputs: Inputs) -> str:
+    return f"teacher:{inputs.params['teacher']['name']}"
+
+
+def _row(finished: Finished, inputs: Inputs) -> dict[str, Any]:
+    job, outcome = finished.job, finished.outcome
+    return {
+        "example_id": job.example_id,
+        "rollout_index": job.index,
+        "rollout_id": job.rollout_id,
+        "iteration": int(inputs.params["iteration"]),
+        "source": _source(inputs),
+        "policy": inputs.params["policy"],
+        "program": program_digest(inputs.params["teacher"], inputs["program"].digest),
+        "reward": outcome.score,
+        "reward_parts": outcome.parts,
+        "status": outcome.status,
+        "error": outcome.error,
+        "output": outcome.output,
+        "seed": job.seed,
+    }
+
+
+def _transfer(inputs: Inputs, recipe: Recipe, execution: Execution, teacher: Program, student: Program) -> Transfer:
+    from stages.engines.models import load_tokenizer
+    from stages.training.build import checked_base
+
+    base, about = checked_base(inputs, recipe, execution), inputs.params["teacher"]
+    return Transfer(
+        teacher=teacher,
+        student=student,
+        own_program="program" in about,
+        tokenizer=load_tokenizer(base),
+        origin={"tokenizer": base.tokenizer, "template": base.template},
+        taught=SamplingSection.model_validate(about["sampling"]),
+        learned=recipe.rollout.sampling,
+    )
+
+
+def _transferred(calls: pa.Table, transfer: Transfer, out: Out) -> pa.Table:
+    """Commit the calls with the student's side of each."""
+    rows = []
+    for done, call in enumerate(calls.to_pylist(), 1):
+        rows.append(transfer(call))
+        if done % 256 == 0 or done == calls.num_rows:
+            out.progress(done, calls.num_rows, "calls rendered for the student")
+    draft = out.scratch / "invocations.parquet"
+    table = pa.Table.from_pylist(rows, schema=INVOCATIONS.schema)
+    write_table(table, draft, INVOCATIONS)
+    out.commit_shard("invocations.parquet", draft)
+    return table
