@@ -15,6 +15,7 @@ from schemas.recipe_data import (
     EvaluateSection,
     ExamplesSection,
     GroupSection,
+    MetricSection,
     ModelSection,
     OtherLM,
     ProgramSection,
@@ -57,6 +58,7 @@ class Recipe(Section):
     preset: Literal["paper", "unbiased"] = "paper"
     model: ModelSection
     program: ProgramSection
+    metric: MetricSection = MetricSection()
     lms: dict[str, OtherLM] = {}
     examples: ExamplesSection
     rollout: RolloutSection = RolloutSection()
@@ -109,6 +111,16 @@ class Recipe(Section):
                 raise ValueError(f"teachers.{name}.lm is '{teacher.lm}', but [lms] has {known}")
             if self.lms[teacher.lm].kind == "openai" and teacher.sampling and teacher.sampling.top_k is not None:
                 raise ValueError(f"teachers.{name}.sampling.top_k: OpenAI-compatible endpoints have no top_k")
+        return self
+
+    @model_validator(mode="after")
+    def _the_judge_is_there(self) -> Recipe:
+        judge = self.metric.lm
+        if judge == "student":
+            raise ValueError("metric.lm: the student judges no run of its own; name an LM of [lms]")
+        if judge is not None and judge not in self.lms:
+            known = ", ".join(sorted(self.lms)) or "none"
+            raise ValueError(f"metric.lm is '{judge}', but [lms] has {known}")
         return self
 
 

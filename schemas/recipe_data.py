@@ -56,12 +56,30 @@ class OtherLM(Section):
     """Name of the environment variable that holds the key. The key itself is never written anywhere."""
     temperature: Temperature = 0.0
     max_new_tokens: Count32 = 512
+    timeout_s: float = Field(default=120.0, gt=0)
+    """Of an endpoint: longest time of one request."""
+    retries: int = Field(default=4, ge=0)
+    """Of an endpoint: further tries after a refused, dropped, late or rate-limited request, with growing pauses."""
 
     @model_validator(mode="after")
     def _endpoint_is_named(self) -> OtherLM:
         if self.kind == "openai" and not (self.url and self.model):
             raise ValueError("kind 'openai' needs `url` and `model`")
         return self
+
+
+class MetricSection(Section):
+    """How the metric is run. Which one it is stands in `program.metric`."""
+
+    lm: str | None = None
+    """The LM that judges where a call of the metric names none: one of `[lms]`."""
+    timeout_s: float | None = Field(default=None, gt=0)
+    """Longest time one try may take without a pending LM call being served; default: `program.timeout_s`."""
+    retries: int = Field(default=1, ge=0)
+    """Further tries of a metric that raised, took too long, returned no score, or whose judge could not be asked. What
+    judges have answered is not asked again."""
+    parse_retries: int = Field(default=3, ge=0)
+    """Further draws for an answer that `parse` refuses; never where decoding is greedy."""
 
 
 class ExamplesSection(Section):

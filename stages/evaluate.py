@@ -13,7 +13,7 @@ from schemas.recipe import Recipe
 from schemas.rollouts import INVOCATIONS, rollout_id
 from schemas.scores import SCORES
 from stages.contract import Inputs, Out
-from stages.programs.figures import call_figures, first_error, part_means, status_counts
+from stages.programs.figures import call_figures, first_error, judge_figures, part_means, status_counts
 from stages.programs.load import load_program
 from stages.programs.run import Finished, Job
 from stages.programs.shards import Shape, compact, open_session, read_split, sample
@@ -30,6 +30,7 @@ def recipe_slice(recipe: Recipe) -> dict[str, Any]:
         "model": {"dtype": recipe.model.dtype, "context": recipe.model.context},
         "lms": {name: lm.model_dump(mode="json") for name, lm in recipe.lms.items()},
         "program": {"timeout_s": recipe.program.timeout_s},
+        "metric": recipe.metric.model_dump(mode="json"),
         "evaluate": recipe.evaluate.model_dump(mode="json", exclude={"bootstrap", "seed"}),
     }
 
@@ -45,12 +46,13 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
         StageError: when the metric or the engine failed in every run.
     """
     policy, section = str(inputs.params["policy"]), recipe.evaluate
+    seed = section.seed_of(recipe.seed)
     program = load_program(recipe, inputs.root)
     jobs = plan_jobs(recipe, inputs)
     sample(
         program,
         [jobs],
-        lambda: open_session(recipe, execution, inputs, section.sampling, section.parse_retries),
+        lambda: open_session(recipe, execution, inputs, section.sampling, section.parse_retries, judge_seed=seed),
         out,
         shape=Shape(SCORES, "runs", lambda finished: _row(finished, policy)),
         concurrency=execution.concurrency,
@@ -68,6 +70,7 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
         "first_error": first_error(scores),
         "failures": {status: count for status, count in statuses.items() if status != "ok"},
         "parts": part_means(scores["parts"]),
+        **judge_figures(out),
         **call_figures(calls, scores.height, None if program.modules is None else list(program.modules)),
     }
 

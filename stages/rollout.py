@@ -16,7 +16,7 @@ from schemas.rollouts import INVOCATIONS, ROLLOUTS, rollout_id
 from schemas.tries import TRIES
 from stages.contract import Inputs, Out
 from stages.programs.choice import order
-from stages.programs.figures import call_figures, first_error, status_counts
+from stages.programs.figures import call_figures, first_error, judge_figures, status_counts
 from stages.programs.load import load_program
 from stages.programs.refill import refill_figures, waves
 from stages.programs.run import Finished, Job
@@ -37,6 +37,7 @@ def recipe_slice(recipe: Recipe) -> dict[str, Any]:
         "model": {"dtype": recipe.model.dtype, "context": recipe.model.context},
         "lms": {name: lm.model_dump(mode="json") for name, lm in recipe.lms.items()},
         "program": {"timeout_s": recipe.program.timeout_s},
+        "metric": recipe.metric.model_dump(mode="json"),
         "examples": {"train": recipe.examples.train},
         "rollout": recipe.rollout.model_dump(mode="json") | {"rollouts": recipe.student_rollouts},
     }
@@ -96,6 +97,7 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
         "first_error": first_error(rollouts),
         "mean_reward": None if rewards.is_empty() else rewards.mean(),
         **refill_figures(found, examples, len(rows), recipe),
+        **judge_figures(out),
         **call_figures(invocations, rollouts.height, None if program.modules is None else list(program.modules)),
     }
 

@@ -13,9 +13,6 @@ from stages.engines.interface import Sampling
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionMessageParam
 
-TIMEOUT_S = 120.0
-RETRIES = 4
-"""Further tries after a refused, dropped or rate-limited request, with the client's exponential backoff."""
 _FINISH = {"stop": "stop", "length": "length"}
 
 
@@ -30,9 +27,16 @@ class Endpoint:
     """
 
     def __init__(
-        self, name: str, url: str, model: str, api_key_env: str | None, *, timeout_s: float = TIMEOUT_S
+        self,
+        name: str,
+        url: str,
+        model: str,
+        api_key_env: str | None,
+        *,
+        timeout_s: float = 120.0,
+        retries: int = 4,
     ) -> None:
-        """`name` is what the recipe calls it.
+        """`name` is what the recipe calls it; further tries come with the client's exponential backoff.
 
         Raises:
             RecipeError: when the environment has no such variable.
@@ -42,7 +46,7 @@ class Endpoint:
         self.name, self.model = name, model
         self._key = _key(name, api_key_env)
         self._client = OpenAI(
-            base_url=url, api_key=self._key or "none", timeout=timeout_s, max_retries=RETRIES, organization=""
+            base_url=url, api_key=self._key or "none", timeout=timeout_s, max_retries=retries, organization=""
         )
 
     def complete(self, messages: list[dict[str, str]], sampling: Sampling) -> tuple[str, str]:

@@ -100,7 +100,7 @@ def make_endpoints(recipe: Recipe) -> dict[str, Endpoint]:
         RecipeError: when a key's environment variable is not set.
     """
     return {
-        name: Endpoint(name, lm.url, lm.model, lm.api_key_env)
+        name: Endpoint(name, lm.url, lm.model, lm.api_key_env, timeout_s=lm.timeout_s, retries=lm.retries)
         for name, lm in recipe.lms.items()
         if lm.kind == "openai" and lm.url and lm.model
     }

@@ -17,6 +17,7 @@ from dspy import lm15
 from schemas.errors import RecipeError
 from stages.engines.signals import ContextOverflowError
 from stages.programs.dspy_calls import INVOCATIONS, RUN, STAMP, Invocations, OurEngine
+from stages.programs.judge import JudgeCaller
 from stages.programs.recorder import Messages
 from stages.programs.session import STUDENT, Caller, Reply
 
@@ -81,18 +82,43 @@ def _submit(request: lm15.Request, lm: str) -> Future[Reply]:
     invocations: Invocations | None = settings.get(INVOCATIONS)
     if caller is None:
         raise RecipeError(f"the LM 'mmgrpo/{lm}' can only be called inside a program run")
-    modules = settings.caller_modules or []
-    path = getattr(modules[-1], STAMP, None) if modules else None
-    if path is None or invocations is None or invocations.path != path:
-        what = type(modules[-1]).__name__ if modules else "no module"
-        raise RecipeError(
-            f"an LM call came from {what}, which is no predictor of the program (predictors are those that are "
-            "attributes of its modules when it is made): create it in __init__, not while running"
-        )
     overrides = {
         ours: value for theirs, ours in _SAMPLING.items() if (value := getattr(request.config, theirs)) is not None
     }
-    return invocations.submit(caller, _messages(request), lm, overrides)
+    module = (settings.caller_modules or [None])[-1]
+    path = getattr(module, STAMP, None)
+    if path is not None and invocations is not None and invocations.path == path:
+        return invocations.submit(caller, _messages(request), lm, overrides)
+    if isinstance(caller, JudgeCaller):
+        return _submit_alone(caller, _judge_name(module), _messages(request), lm, overrides)
+    what = "no module" if module is None else type(module).__name__
+    raise RecipeError(
+        f"an LM call came from {what}, which is no predictor of the program (predictors are those that are "
+        "attributes of its modules when it is made): create it in __init__, not while running"
+    )
+
+
+def _submit_alone(
+    caller: Caller, name: str, messages: Messages, lm: str, overrides: Mapping[str, Any]
+) -> Future[Reply]:
+    """A call of a metric: an invocation of its own, parsed by whoever made it."""
+    invocation = caller.recorder.open(name, None)
+    try:
+        _, reply = caller.submit(invocation, 0, messages, lm, overrides)
+    except BaseException:
+        caller.recorder.close(invocation)
+        raise
+    reply.add_done_callback(lambda _: caller.recorder.close(invocation))
+    return reply
+
+
+def _judge_name(module: Any) -> str:
+    """What a metric's call is called: the name of its predictor's signature, or the fields of one without a name."""
+    signature = getattr(module, "signature", None)
+    if signature is None:
+        return "lm" if module is None else type(module).__name__
+    name: str = signature.__name__
+    return str(signature.signature) if name == "StringSignature" else name
 
 
 def _messages(request: lm15.Request) -> Messages:

@@ -7,6 +7,10 @@ from typing import Any
 
 import polars as pl
 
+from schemas.judge_calls import JUDGE_CALLS
+from schemas.parquet import preflight
+from stages.contract import Out
+
 
 def status_counts(runs: pl.DataFrame) -> dict[str, int]:
     """Number of runs by status, sorted by name."""
@@ -62,6 +66,12 @@ def call_figures(invocations: pl.DataFrame, runs: int, modules: list[str] | None
         "concurrent_calls": int(invocations["concurrent"].sum() or 0),
         "modules_never_called": None if modules is None else [name for name in modules if name not in per_module],
     }
+
+
+def judge_figures(out: Out) -> dict[str, int]:
+    """How many LM calls the metric made; nothing for a metric that makes none."""
+    shards = out.committed(f"{JUDGE_CALLS.name}.parquet")
+    return {"judge_calls": sum(preflight(file, JUDGE_CALLS).num_rows for file in shards.values())} if shards else {}
 
 
 def _share(mask: pl.Series) -> float | None:

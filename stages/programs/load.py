@@ -62,12 +62,21 @@ def load_program(recipe: Recipe, root: Path, prompts: Path | None = None) -> Pro
     metric = import_named(section.metric, "program.metric", root)
     made = _make(factory, section, root)
     saved = _saved_state(section, root) if prompts is None else _read_state(prompts)
-    prepared = prepare_metric(metric, section.metric_args)
+    prepared = _metric(metric, section)
     if _is_dspy(made):
         from stages.programs.dspy_program import dspy_program
 
         return dspy_program(made, saved, prepared)
     return _plain_program(made, saved, prepared, section.factory)
+
+
+def _metric(function: Callable[..., Any], section: ProgramSection) -> Metric:
+    prepared = prepare_metric(function, section.metric_args)
+    if "dspy" not in sys.modules:
+        return prepared
+    from stages.programs.dspy_metric import in_dspy
+
+    return in_dspy(prepared)
 
 
 def program_identity(recipe: Recipe, root: Path) -> dict[str, Any]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import math
 import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from schemas.errors import RecipeError
 from schemas.table import REWARD_BOUND
+from stages.programs.calls import async_call, sync_call
+from stages.programs.session import Caller
 
 
 class MetricError(Exception):
@@ -43,30 +44,46 @@ class Score:
     parts: dict[str, float]
 
 
-Metric = Callable[[Example, Any, list[dict[str, Any]]], Any]
+class Metric(Protocol):
+    """A metric that is ready to be called."""
+
+    def __call__(self, example: Example, output: Any, calls: list[dict[str, Any]], judge: Caller | None = None) -> Any:
+        """What the metric returns, or an awaitable of it. `judge` makes its LM calls; without one it can make none."""
 
 
 def prepare_metric(function: Callable[..., Any], args: Mapping[str, Any]) -> Metric:
-    """The metric with the recipe's `metric_args`, to be called with (example, output, calls).
+    """The metric with the recipe's `metric_args`.
 
-    A third parameter called `trace` marks a metric written for DSPy, to which a trace means that it should be
-    strict: it gets None there.
+    It is called with the example, the output and the LM calls of the program. A parameter `call` gets what programs
+    make LM calls with, for judges. A third parameter called `trace` marks a metric written for DSPy, to which a trace
+    means that it should be strict: it gets None there.
 
     Raises:
         RecipeError: when it cannot be called like that.
     """
-    bound = functools.partial(function, **args) if args else function
+    forward = getattr(type(function), "forward", None)  # a DSPy module may be a metric
+    known = function if forward is None else forward.__get__(function)
     try:
-        signature = inspect.signature(function)
-        signature.bind(None, None, None, **args)
+        names = list(inspect.signature(known).parameters)
+        asks = "call" in names and "call" not in args
+        third = names[2:3] != ["call"]
+        inspect.signature(known).bind(*[None] * (2 + third), **args, **({"call": None} if asks else {}))
     except (TypeError, ValueError) as error:
         raise RecipeError(
-            f"program.metric: it is called as metric(example, output, calls) with program.metric_args, which "
-            f"{getattr(function, '__name__', function)} does not take: {error}"
+            f"program.metric: it is called as metric(example, output, calls), and call=… where it has such a "
+            f"parameter, with program.metric_args, which {getattr(function, '__name__', function)} does not take: "
+            f"{error}"
         ) from None
-    if list(signature.parameters)[2:3] == ["trace"]:
-        return lambda example, output, _calls: bound(example, output, None)
-    return bound
+    make_call: Callable[[Caller], Any] = async_call if inspect.iscoroutinefunction(known) else sync_call
+
+    def metric(example: Example, output: Any, calls: list[dict[str, Any]], judge: Caller | None = None) -> Any:
+        rest = [None if names[2:3] == ["trace"] else calls] if third else []
+        if asks and judge is None:
+            raise TypeError("this metric asks an LM, which cannot be had here")
+        asking = {"call": make_call(judge)} if asks and judge is not None else {}
+        return function(example, output, *rest, **args, **asking)
+
+    return metric
 
 
 def read_score(value: Any) -> Score:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from schemas.canonical import canonical_json
+from schemas.judge_calls import JUDGE_CALLS
 from stages.programs.recorder import Invocation, Record, Recorder
 
 
@@ -26,6 +27,11 @@ def invocation_rows(recorder: Recorder) -> list[dict[str, Any]]:
     for row, extended in zip(rows, _extended(rows), strict=True):
         row["extends_call"] = extended
     return rows
+
+
+def judge_rows(recorder: Recorder) -> list[dict[str, Any]]:
+    """Rows of the judge_calls table, by call_index."""
+    return [{name: row[name] for name in JUDGE_CALLS.schema.names} for row in invocation_rows(recorder)]
 
 
 def call_views(recorder: Recorder) -> list[dict[str, Any]]:

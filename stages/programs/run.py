@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import json
 from collections.abc import Callable, Coroutine, Sequence
@@ -16,6 +15,7 @@ from stages.engines.signals import ContextOverflowError
 from stages.programs.branches import enter_task, in_thread_of
 from stages.programs.imports import describe
 from stages.programs.jsonable import json_text
+from stages.programs.judge import JudgeCaller
 from stages.programs.load import Program
 from stages.programs.metric import Example, MetricError, read_score
 from stages.programs.recorder import Recorder
@@ -51,11 +51,12 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Finished:
-    """A finished run and its rows of the invocations table."""
+    """A finished run, its rows of the invocations table, and those of its metric's calls (of the last try)."""
 
     job: Job
     outcome: Outcome
     invocations: list[dict[str, Any]]
+    judge_calls: list[dict[str, Any]] = field(default_factory=list)
 
 
 RunLoop = Callable[[Coroutine[Any, Any, Any], "LiveRun"], "Future[Any]"]
@@ -76,82 +77,112 @@ class LiveRun:
     clock: Clock = field(init=False)
     caller: Caller = field(init=False)
     output: str | None = None
-    scoring: bool = False
-    """Whether the program has ended and the metric runs."""
-    task: Future[Any] | None = None
+    judge: JudgeCaller | None = None
+    """The LM calls of the metric, of the try at hand; None while the program runs."""
+    tries: int = 0
+    """Of the metric that came to nothing."""
+    tasks: list[Future[Any]] = field(default_factory=list)
+    """What runs of it in the event loop."""
+    _value: Any = None
 
     def __post_init__(self) -> None:
         self.recorder, self.clock = Recorder(self.job.rollout_id), Clock()
         self.caller = Caller(self.session, self.batcher, self.recorder, self.clock, self.job.seed)
 
     def start(self, run_loop: RunLoop) -> None:
-        """Begin, in a thread or in the event loop; the outcome is posted to the batcher's inbox."""
+        """Begin, in a thread or in the event loop; (run, tries, outcome) is posted to the batcher's inbox."""
         if self.program.is_async:
-            self.task = run_loop(self._in_loop(), self)
+            self.tasks.append(run_loop(self._in_loop(run_loop), self))
         else:
-            in_thread(lambda: self.batcher.post((self, self._in_thread(run_loop))))
+            in_thread(lambda: self.batcher.post((self, 0, self._in_thread(run_loop))))
+
+    def score_again(self, run_loop: RunLoop) -> bool:
+        """Try the metric once more, where the recipe has tries left; says whether."""
+        if self.judge is None or self.tries >= self.session.judging.section.retries:
+            return False
+        self._stop_scoring()
+        self.tries += 1
+        tries, judge = self.tries, self._start_scoring()
+        in_thread(lambda: self.batcher.post((self, tries, self._score(judge, run_loop))))
+        return True
 
     def end(self) -> None:
         """Nothing that still runs of it is recorded or served from now on."""
         self.caller.over = True
         self.recorder.seal()
-        if self.task is not None:
-            self.task.cancel()
+        self._stop_scoring()
 
     @property
     def expired(self) -> bool:
         """Whether it spent more time on its own than the recipe allows."""
-        return self.clock.spent > self.session.timeout_s
+        return self.clock.spent > (self.session.timeout_s if self.judge is None else self.session.metric_timeout_s)
 
     def timed_out(self) -> Outcome:
         """The outcome of an expired run."""
-        limit = f"{self.session.timeout_s:g} s (program.timeout_s)"
-        if self.scoring:
-            return Outcome("metric_error", f"the metric took longer than {limit}", self.output)
-        return Outcome("timeout", f"the program ran longer than {limit} without a pending LM call")
+        if self.judge is None:
+            limit = f"{self.session.timeout_s:g} s (program.timeout_s)"
+            return Outcome("timeout", f"the program ran longer than {limit} without a pending LM call")
+        named = "program.timeout_s" if self.session.judging.section.timeout_s is None else "metric.timeout_s"
+        limit = f"{self.session.metric_timeout_s:g} s ({named})"
+        return Outcome("metric_error", f"the metric took longer than {limit}", self.output)
 
     def _in_thread(self, run_loop: RunLoop) -> Outcome:
         try:
             with in_thread_of(self.recorder.branch):
                 output = self.program.invoke(json.loads(self.job.inputs), self.caller)
-            self._accept(output)
+            judge = self._accept(output)
         except BaseException as error:  # noqa: BLE001 - whatever ends a program is an outcome of this run
             return self._program_failed(error)
-        try:
-            value = self.program.metric(*self._metric_arguments(output))
-            return self._scored(run_loop(_awaited(value), self).result() if inspect.isawaitable(value) else value)
-        except BaseException as error:  # noqa: BLE001 - as above
-            return self._metric_failed(error)
+        return self._score(judge, run_loop)
 
-    async def _in_loop(self) -> None:
+    async def _in_loop(self, run_loop: RunLoop) -> None:
         enter_task(self.recorder.branch)
-        self.batcher.post((self, await self._outcome()))
-
-    async def _outcome(self) -> Outcome:
         try:
             output = await self.program.invoke(json.loads(self.job.inputs), self.caller)
-            self._accept(output)
+            judge = self._accept(output)
         except BaseException as error:  # noqa: BLE001 - as above
-            return self._program_failed(error)
-        try:
-            arguments = self._metric_arguments(output)
-            value = await asyncio.wrap_future(in_thread(lambda: self.program.metric(*arguments)))
-            return self._scored(await value if inspect.isawaitable(value) else value)
-        except BaseException as error:  # noqa: BLE001 - as above
-            return self._metric_failed(error)
+            self.batcher.post((self, 0, self._program_failed(error)))
+            return
+        in_thread(lambda: self.batcher.post((self, 0, self._score(judge, run_loop))))
 
-    def _accept(self, output: Any) -> None:
+    def _accept(self, output: Any) -> JudgeCaller:
         if inspect.iscoroutine(output):
             output.close()
             raise TypeError("the program returned a coroutine: write it as `async def`")
-        self.output = json_text(output)
-        self.scoring = True
-        self.clock.restart()
+        self.output, self._value = json_text(output), output
+        return self._start_scoring()
 
-    def _metric_arguments(self, output: Any) -> tuple[Example, Any, list[dict[str, Any]]]:
+    def _start_scoring(self) -> JudgeCaller:
+        self.clock = Clock()
+        self.judge = JudgeCaller(self.session, self.batcher, self.job.rollout_id, self.clock)
+        return self.judge
+
+    def _stop_scoring(self) -> None:
+        if self.judge is not None:
+            self.judge.over = True
+            self.judge.recorder.seal()
+        for task in self.tasks:
+            task.cancel()
+        self.tasks.clear()
+
+    def _score(self, judge: JudgeCaller, run_loop: RunLoop) -> Outcome:
+        """One try of the metric."""
+        try:
+            with in_thread_of(judge.recorder.branch):
+                value = self.program.metric(*self._metric_arguments(), judge)
+            if inspect.isawaitable(value):
+                task = run_loop(_awaited(value, judge), self)
+                self.tasks.append(task)
+                value = task.result()
+            return self._scored(value)
+        except BaseException as error:  # noqa: BLE001 - whatever ends a metric is an outcome of this run
+            text = storable(str(error)) if isinstance(error, MetricError) else describe(error)
+            return Outcome("metric_error", text, self.output)
+
+    def _metric_arguments(self) -> tuple[Example, Any, list[dict[str, Any]]]:
         job = self.job
         labels, metadata = json.loads(job.labels or "{}"), json.loads(job.metadata or "{}")
-        return Example(job.example_id, json.loads(job.inputs), labels, metadata), output, call_views(self.recorder)
+        return Example(job.example_id, json.loads(job.inputs), labels, metadata), self._value, call_views(self.recorder)
 
     def _program_failed(self, error: BaseException) -> Outcome:
         if isinstance(error, ContextOverflowError):
@@ -159,10 +190,6 @@ class LiveRun:
         if _consists_of(error, self.caller.parse_errors):
             return Outcome("parse_failed", describe(error))
         return Outcome("program_error", describe(error))
-
-    def _metric_failed(self, error: BaseException) -> Outcome:
-        text = storable(str(error)) if isinstance(error, MetricError) else describe(error)
-        return Outcome("metric_error", text, self.output)
 
     def _scored(self, value: Any) -> Outcome:
         score = read_score(value)
@@ -177,5 +204,6 @@ def _consists_of(error: BaseException, known: Sequence[BaseException]) -> bool:
     return any(error is one for one in known)
 
 
-async def _awaited(value: Any) -> Any:
+async def _awaited(value: Any, judge: JudgeCaller) -> Any:
+    enter_task(judge.recorder.branch)
     return await value

@@ -13,7 +13,7 @@ from schemas.canonical import storable
 from stages.engines.batcher import Batcher
 from stages.programs.load import Program
 from stages.programs.loop import LoopThread
-from stages.programs.rows import invocation_rows
+from stages.programs.rows import invocation_rows, judge_rows
 from stages.programs.run import Finished, Job, LiveRun, Outcome
 from stages.programs.session import Session
 
@@ -62,9 +62,10 @@ class _Crew:
     def step(self) -> list[Finished]:
         """Serve calls, and collect the runs that ended or expired."""
         messages = self.batcher.step(lambda: all(run.clock.waiting for run in self.live), TICK_S)
-        ended = [self._leave(run, outcome) for run, outcome in messages if run in self.live]
-        ended += [self._leave(run, run.timed_out()) for run in self._expired()]
-        return [finished for finished in ended if finished is not None]
+        ended = [(run, outcome) for run, tries, outcome in messages if run in self.live and tries == run.tries]
+        ended += [(run, run.timed_out()) for run in self._expired()]
+        finished = [self._leave(run, outcome) for run, outcome in ended if run in self.live]
+        return [run for run in finished if run is not None]
 
     def _expired(self) -> list[LiveRun]:
         """The runs to end as timed out. A run that only waits for a stuck event loop is made anew instead."""
@@ -91,6 +92,9 @@ class _Crew:
             self.waiting.appendleft((run.job, run.attempt))
 
     def _leave(self, run: LiveRun, outcome: Outcome) -> Finished | None:
+        """What came of a run; None where it is tried again, whole or its metric alone."""
+        if outcome.status == "metric_error" and run.caller.failure is None and run.score_again(self.run_in_loop):
+            return None
         self.live.discard(run)
         run.end()
         if self.loop is not None:
@@ -100,7 +104,8 @@ class _Crew:
                 self.waiting.appendleft((run.job, 1))
                 return None
             outcome = Outcome("engine_error", storable(str(run.caller.failure)))
-        return Finished(run.job, outcome, invocation_rows(run.recorder))
+        judged = [] if run.judge is None else judge_rows(run.judge.recorder)
+        return Finished(run.job, outcome, invocation_rows(run.recorder), judged)
 
     def run_in_loop(self, coroutine: Coroutine[Any, Any, Any], run: LiveRun) -> Future[Any]:
         """Run a run's coroutine in the event loop, which is started on first use."""

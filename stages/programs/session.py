@@ -5,19 +5,33 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from schemas.canonical import seed_from
-from schemas.recipe_data import OtherLM
+from schemas.recipe_data import MetricSection, OtherLM
 from stages.engines.batcher import Batcher, Clock, Pending, Served
 from stages.engines.endpoint import Endpoint, EndpointError
 from stages.engines.interface import Adapter, Engine, Sampling
 from stages.engines.signals import ContextOverflowError, LMFailure
+from stages.programs.answers import Answers
 from stages.programs.recorder import Invocation, Messages, Record, Recorder, overridden
 
 STUDENT = "student"
 SHARED = "*"
+
+
+@dataclass(frozen=True)
+class Judging:
+    """How metrics are run, and what their LM calls depend on."""
+
+    section: MetricSection = field(default_factory=MetricSection)
+    seed: int = 0
+    """Of the draws of judges."""
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    """What an LM is, by its name: all that decides its answers beside what it is asked."""
+    answers: Answers | None = None
+    """What was answered before; None: everything is asked."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +48,12 @@ class Session:
     endpoints: Mapping[str, Endpoint]
     parse_retries: int
     timeout_s: float
+    judging: Judging = field(default_factory=Judging)
+
+    @property
+    def metric_timeout_s(self) -> float:
+        """Longest time of one try of the metric."""
+        return self.judging.section.timeout_s or self.timeout_s
 
     def adapter(self, module: str) -> Adapter | None:
         """The adapter that serves a module of the student."""
@@ -97,22 +117,30 @@ class Caller:
         at = record.invocation
         return seed_from(self._seed, at.module, *at.branch.path, at.rank, record.attempt)
 
-    def _ask_engine(self, record: Record) -> Future[Reply]:
-        session, module = self.session, record.invocation.module
-        adapter = session.adapter(module) if record.lm == STUDENT else None
-        seed = self.seed_of(record)
-        record.origin = {
+    def origin_of(self, record: Record) -> dict[str, Any]:
+        """Columns that say who serves a call."""
+        session = self.session
+        if (endpoint := session.endpoints.get(record.lm)) is not None:
+            return {"engine": f"openai/{endpoint.model}"}
+        adapter = self._adapter(record)
+        return {
             **session.origin,
-            "seed": seed,
+            "seed": self.seed_of(record),
             "engine": session.engine.name,
             "logprob_kind": session.engine.logprob_kind,
             "adapter": None if adapter is None else adapter.digest,
         }
+
+    def _adapter(self, record: Record) -> Adapter | None:
+        return self.session.adapter(record.invocation.module) if record.lm == STUDENT else None
+
+    def _ask_engine(self, record: Record) -> Future[Reply]:
+        record.origin = self.origin_of(record)
         pending = Pending(
             messages=record.messages,
             sampling=record.sampling,
-            seed=seed,
-            adapter=adapter,
+            seed=record.origin["seed"],
+            adapter=self._adapter(record),
             clock=self.clock,
             over=lambda: self.over,
             answered=lambda served: record.answer.update(_engine_columns(served)),
@@ -143,7 +171,7 @@ class Caller:
         reply.set_result(Reply(served.result.text, served.result.finish_reason))
 
     def _ask_endpoint(self, record: Record, endpoint: Endpoint) -> Future[Reply]:
-        record.origin = {"engine": f"openai/{endpoint.model}"}
+        record.origin = self.origin_of(record)
 
         def ask() -> Reply:
             try:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from schemas.errors import DataError, StageError
 from schemas.examples import EXAMPLES
 from schemas.execution import Execution
+from schemas.judge_calls import JUDGE_CALLS
 from schemas.parquet import read_rows, read_table, write_table
 from schemas.recipe import Recipe
 from schemas.recipe_data import SamplingSection
@@ -21,6 +22,7 @@ from schemas.table import TableSpec
 from stages.contract import Inputs, Out
 from stages.engines.factory import base_digests, make_endpoints, make_engine, policy_adapters
 from stages.engines.interface import EngineUsage, Sampling
+from stages.programs.judging import judging_of
 from stages.programs.load import Program
 from stages.programs.run import Finished, Job
 from stages.programs.runner import run_programs
@@ -54,9 +56,23 @@ def read_split(inputs: Inputs, split: str) -> list[dict[str, Any]]:
 
 
 def open_session(
-    recipe: Recipe, execution: Execution, inputs: Inputs, sampling: SamplingSection, parse_retries: int
+    recipe: Recipe,
+    execution: Execution,
+    inputs: Inputs,
+    sampling: SamplingSection,
+    parse_retries: int,
+    *,
+    judge_seed: int | None = None,
 ) -> Session:
     """The engine with the policy to sample from, and the recipe's other LMs.
+
+    Args:
+        recipe: the stage's.
+        execution: the stage's.
+        inputs: the stage's.
+        sampling: of the student, where a call says nothing of its own.
+        parse_retries: further attempts at a completion that does not parse.
+        judge_seed: of the draws of judges; default: the recipe's.
 
     Raises:
         RecipeError, DataError: as the parts of it do.
@@ -71,6 +87,7 @@ def open_session(
         endpoints=make_endpoints(recipe),
         parse_retries=parse_retries,
         timeout_s=recipe.program.timeout_s,
+        judging=judging_of(recipe, execution, digests["base"], recipe.seed if judge_seed is None else judge_seed),
     )
 
 
@@ -89,7 +106,8 @@ def sample(
         program: what to run.
         waves: runs by example_id, no example in two of them. A wave is asked for once all before it are committed.
         open_: makes the session; not called when nothing is left to do.
-        out: where shards go: `<table>/<example_id>.parquet` and `invocations/<example_id>.parquet`.
+        out: where shards go: `<table>/<example_id>.parquet` and `invocations/<example_id>.parquet`. Calls of the
+            metric, where it makes any, end as `judge_calls.parquet`.
         shape: the table.
         concurrency: runs in flight at once.
 
@@ -106,11 +124,13 @@ def sample(
         if not left:
             continue
         session = session or open_()
-        desk = _Desk(out, shape, session.engine.usage, total=total, sizes=_sizes(jobs))
+        desk = _Desk(out, shape, session, total=total, sizes=_sizes(jobs))
         desk.finished = total - len(left)
         for finished in run_programs(program, left, session, concurrency):
             desk.take(finished)
         desk.close(some_before=bool(done))
+    if out.committed(f"{JUDGE_CALLS.name}/"):
+        compact(out, JUDGE_CALLS)
 
 
 def _sizes(jobs: Mapping[str, Sequence[Job]]) -> dict[str, int]:
@@ -123,7 +143,7 @@ class _Desk:
 
     out: Out
     shape: Shape
-    usage: EngineUsage
+    session: Session
     total: int
     sizes: Mapping[str, int]
     finished: int = 0
@@ -135,15 +155,15 @@ class _Desk:
     started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
-        self.counted = _figures(self.usage)
-        self._tokens_before = self.usage.completion_tokens
+        self.counted = _figures(self.session)
+        self._tokens_before = self.session.engine.usage.completion_tokens
 
     def take(self, finished: Finished) -> None:
         runs = self.open.setdefault(finished.job.example_id, [])
         runs.append(finished)
         self.finished += 1
         seconds = max(time.monotonic() - self.started, 1e-9)
-        rate = (self.usage.completion_tokens - self._tokens_before) / seconds
+        rate = (self.session.engine.usage.completion_tokens - self._tokens_before) / seconds
         self.out.progress(self.finished, self.total, self.shape.unit, tokens_per_second=round(rate, 1))
         if len(runs) == self.sizes[finished.job.example_id]:
             del self.open[finished.job.example_id]
@@ -160,18 +180,27 @@ class _Desk:
             self._commit(runs)
 
     def _commit(self, runs: list[Finished]) -> None:
-        """The invocations first: an example counts as done when its shard of the stage's own table is there."""
+        """The calls first: an example counts as done when its shard of the stage's own table is there."""
         runs.sort(key=lambda run: run.job.index)
         name = f"{runs[0].job.example_id}.parquet"
         _write(self.out, f"invocations/{name}", [row for run in runs for row in run.invocations], INVOCATIONS)
+        if judged := [row for run in runs for row in run.judge_calls]:
+            _write(self.out, f"{JUDGE_CALLS.name}/{name}", judged, JUDGE_CALLS)
         _write(self.out, f"{self.shape.spec.name}/{name}", [self.shape.row(run) for run in runs], self.shape.spec)
         self.committed = True
-        figures = _figures(self.usage)
-        self.out.telemetry(**{key: value - self.counted[key] for key, value in figures.items()})
+        figures = _figures(self.session)
+        self.out.telemetry(**{key: value - self.counted.get(key, 0.0) for key, value in figures.items()})
         self.counted = figures
 
 
-def _figures(usage: EngineUsage) -> dict[str, float]:
+def _figures(session: Session) -> dict[str, float]:
+    answers = session.judging.answers
+    judged = {"judge_answers_remembered": float(answers.remembered)} if answers and answers.remembered else {}
+    return judged | usage_figures(session.engine.usage)
+
+
+def usage_figures(usage: EngineUsage) -> dict[str, float]:
+    """What an engine has done so far, by the names of the telemetry."""
     return {
         "prompt_tokens": float(usage.prompt_tokens),
         "prefilled_tokens": float(usage.prefilled_tokens),

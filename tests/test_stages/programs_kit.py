@@ -94,6 +94,11 @@ def job(index: int = 0, x: Any = "a", labels: dict[str, Any] | None = None) -> J
     return Job("e0", index, f"r{index}", 1000 + index, json.dumps({"x": x}), text, None)
 
 
+def one(example: Any, output: Any, calls: Any, judge: Any = None) -> float:
+    """A metric that is ready to be called, and content with everything."""
+    return 1.0
+
+
 def program_of(made: Any, metric: Callable[..., Any] = lambda example, output, calls: 1.0) -> Program:
     """A program from a callable, as if it had been imported."""
     from stages.programs.load import _plain_program

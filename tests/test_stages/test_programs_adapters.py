@@ -10,7 +10,7 @@ import pydantic
 import pytest
 
 from stages.engines.interface import Request, Sampling
-from tests.test_stages.programs_kit import CharEngine, job, run_jobs, session_of
+from tests.test_stages.programs_kit import CharEngine, job, one, run_jobs, session_of
 
 dspy = pytest.importorskip("dspy")
 
@@ -66,7 +66,7 @@ class Ask(dspy.Module):
 
 
 def run(module: Any, engine: Any, **session: Any) -> Any:
-    program = dspy_program(module, None, lambda example, output, calls: 1.0)
+    program = dspy_program(module, None, one)
     return run_jobs(program, [job()], session_of(engine, **{"sampling": LONG, **session}))[0]
 
 

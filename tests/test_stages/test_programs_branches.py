@@ -14,7 +14,7 @@ import pytest
 
 from schemas.errors import ParseError
 from stages.engines.interface import Request
-from tests.test_stages.programs_kit import CharEngine, job, run_jobs, run_one, session_of, user
+from tests.test_stages.programs_kit import CharEngine, job, one, run_jobs, run_one, session_of, user
 
 dspy = pytest.importorskip("dspy")
 
@@ -171,7 +171,7 @@ WAYS = ["attribute", "while running", "batch", "nested"]
 
 def run_parallel(module: Any, count: int = 1) -> list[Any]:
     engine = CharEngine(lambda prompt, request: f"[[ ## y ## ]]\n{request.seed % 1000}\n\n[[ ## completed ## ]]")
-    program = dspy_program(module, None, lambda example, output, calls: 1.0)
+    program = dspy_program(module, None, one)
     return run_jobs(program, [job(index) for index in range(count)], session_of(engine))
 
 
@@ -210,7 +210,7 @@ def test_dspy_parallel_makes_no_slow_item_a_second_time():
 
 
 def test_dspy_parallel_outside_runs_is_what_it_was():
-    dspy_program(Parallel("attribute", SLOW_FIRST), None, lambda example, output, calls: 1.0)
+    dspy_program(Parallel("attribute", SLOW_FIRST), None, one)
     parallel = dspy.Parallel(num_threads=1, timeout=7, disable_progress_bar=True, return_failed_examples=True)
     results, failed, errors = parallel([(lambda x: 1 / x, {"x": 0}), (lambda x: x, {"x": 5})])
     assert (results, failed) == ([None, 5], [{"x": 0}])
@@ -233,5 +233,5 @@ def test_failed_items_of_dspy_parallel_are_those_of_their_run():
 
 def test_a_program_is_made_ready_twice_without_harm():
     module = Parallel("attribute", SLOW_FIRST)
-    dspy_program(module, None, lambda example, output, calls: 1.0)
+    dspy_program(module, None, one)
     assert run_parallel(module)[0].outcome.status == "ok"

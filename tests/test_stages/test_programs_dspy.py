@@ -24,7 +24,7 @@ def field(name: str, value: str) -> str:
     return f"[[ ## {name} ## ]]\n{value}\n\n[[ ## completed ## ]]"
 
 
-def score(example: Any, output: Any, calls: Any) -> float:
+def score(example: Any, output: Any, calls: Any, judge: Any = None) -> float:
     return 1.0
 
 

@@ -12,7 +12,6 @@ import pytest
 
 from schemas.errors import RecipeError
 from schemas.recipe_data import OtherLM
-from stages.engines import endpoint as endpoint_module
 from stages.engines.endpoint import Endpoint, EndpointError
 from stages.engines.interface import Sampling
 from tests.test_stages.programs_kit import CharEngine, run_one, user
@@ -81,8 +80,8 @@ def lm(server: Server) -> OtherLM:
     )
 
 
-def client(server: Server) -> Endpoint:
-    return Endpoint("judge", server.url, "m", "TEST_LM_KEY", timeout_s=5)
+def client(server: Server, **options: Any) -> Endpoint:
+    return Endpoint("judge", server.url, "m", "TEST_LM_KEY", **{"timeout_s": 5, **options})
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -123,16 +122,13 @@ def test_an_endpoint_that_refuses_fails_without_showing_the_key(server: Server):
     assert KEY not in str(caught.value)
 
 
-def test_an_endpoint_that_never_answers_ends_the_run_as_an_engine_error(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(endpoint_module, "RETRIES", 0)
+def test_an_endpoint_that_never_answers_ends_the_run_as_an_engine_error(server: Server):
     server.refusals = 100
     finished = run_one(
         lambda inputs, call: call("judge", user("well?"), lm="judge").text,
         CharEngine(lambda *_: "x"),
         lms={"judge": lm(server)},
-        endpoints={"judge": client(server)},
+        endpoints={"judge": client(server, retries=0)},
     )
     assert finished.outcome.status == "engine_error"
     assert "lms.judge" in (finished.outcome.error or "")
@@ -160,15 +156,14 @@ def body(message: Any) -> bytes:
     ids=["html", "nothing", "list", "no choices", "no message", "content in parts"],
 )
 def test_an_answer_that_is_no_chat_completion_is_the_endpoints_failure_and_not_the_programs(
-    server: Server, monkeypatch: pytest.MonkeyPatch, answer: bytes
+    server: Server, answer: bytes
 ):
-    monkeypatch.setattr(endpoint_module, "RETRIES", 0)
     server.body = answer
     finished = run_one(
         lambda inputs, call: call("judge", user("well?"), lm="judge").text,
         CharEngine(lambda *_: "x"),
         lms={"judge": lm(server)},
-        endpoints={"judge": client(server)},
+        endpoints={"judge": client(server, retries=0)},
     )
     assert finished.outcome.status == "engine_error"
     assert "lms.judge: " in (finished.outcome.error or "")

@@ -13,7 +13,7 @@ from schemas.rollouts import INVOCATIONS
 from stages.engines.interface import Request, Result, Sampling
 from stages.engines.models import load_tokenizer, resolve_base
 from stages.engines.scripted import ScriptedEngine
-from tests.test_stages.programs_kit import CharEngine, job, run_jobs, run_one, session_of
+from tests.test_stages.programs_kit import CharEngine, job, one, run_jobs, run_one, session_of
 
 dspy = pytest.importorskip("dspy")
 
@@ -114,7 +114,7 @@ def test_a_dspy_history_is_sent_as_messages(tmp_path: Path, adapter: Any, extend
             return self.talk(question="why?", history=dspy.History(messages=[{"question": x, "answer": first.answer}]))
 
     text = "fine" if isinstance(adapter, PlainAdapter) else "[[ ## answer ## ]]\nfine"
-    program = dspy_program(Talk(), None, lambda example, output, calls: 1.0)
+    program = dspy_program(Talk(), None, one)
     finished = run_jobs(program, [job()], session_of(scripted(tmp_path, text), sampling=LONG))[0]
     assert finished.outcome.status == "ok", finished.outcome.error
     roles = [message["role"] for message in json.loads(finished.invocations[1]["messages"])]
