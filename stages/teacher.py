@@ -20,7 +20,7 @@ from schemas.recipe import Recipe
 from schemas.recipe_data import SamplingSection
 from schemas.rollouts import INVOCATIONS, ROLLOUTS, rollout_id
 from stages.contract import Inputs, Out
-from stages.programs.figures import call_figures, first_error, status_counts
+from stages.programs.figures import call_figures, first_error, judge_figures, status_counts
 from stages.programs.load import Program, load_program
 from stages.programs.run import Finished, Job
 from stages.programs.shards import Shape, compact, open_session, read_split, sample
@@ -38,6 +38,7 @@ def recipe_slice(recipe: Recipe) -> dict[str, Any]:
         "model": {"dtype": recipe.model.dtype, "context": recipe.model.context},
         "lms": {name: lm.model_dump(mode="json") for name, lm in recipe.lms.items()},
         "program": {"timeout_s": recipe.program.timeout_s},
+        "metric": recipe.metric.model_dump(mode="json"),
         "examples": {"train": recipe.examples.train},
         "rollout": {
             "parse_retries": recipe.rollout.parse_retries,
@@ -85,6 +86,7 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
         "first_error": first_error(rollouts),
         "mean_reward": None if rewards.is_empty() else rewards.mean(),
         "transfer": dict(invocations.drop_nulls("transfer").group_by("transfer").len().sort("transfer").iter_rows()),
+        **judge_figures(out),
         **call_figures(invocations, rollouts.height, None if teacher.modules is None else list(teacher.modules)),
     }
 
