@@ -16,12 +16,12 @@ from stages.statistics import Interval
 WIDTH, HEIGHT, LINE = 430, 300, 18
 COLOURS = ("#2a62c9", "#c2571a", "#22866a", "#8a4fb3", "#b23a5e", "#77702a", "#1391a5", "#6b7280")
 STYLE = Markup("""
-svg { background: #ffffff; font-family: system-ui, sans-serif; }
-text { font-size: 12px; fill: #444a55; }
-.title { font-size: 13px; font-weight: 600; fill: #1d2025; }
-.grid { stroke: #e2e4e8; } .axis { stroke: #8a909b; }
-.front { fill: none; stroke: #8a909b; stroke-dasharray: 4 3; }
-.whisker { stroke-width: 1.5; } .dot { stroke: #ffffff; }
+.study { background: #ffffff; font-family: system-ui, sans-serif; }
+.study text { font-size: 12px; fill: #444a55; }
+.study .title { font-size: 13px; font-weight: 600; fill: #1d2025; }
+.study .grid { stroke: #e2e4e8; } .study .axis { stroke: #8a909b; }
+.study .front { fill: none; stroke: #8a909b; stroke-dasharray: 4 3; }
+.study .whisker { stroke-width: 1.5; opacity: 1; } .study .dot { stroke: #ffffff; }
 """)
 
 
@@ -46,7 +46,9 @@ def pareto_picture(table: Table, *, gpu: bool) -> Markup:
     panels = [_panel(table, task, place, unit, gpu=gpu) for place, task in enumerate(table.tasks)]
     legend = [_legend(name, place) for place, name in enumerate(table.strategies)]
     size = (WIDTH * len(table.tasks), HEIGHT + LINE * len(table.strategies) + 12)
-    head = Markup('<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{}" height="{}" viewBox="0 0 {} {}">')
+    head = Markup(
+        '<svg xmlns="http://www.w3.org/2000/svg" class="study" role="img" width="{}" height="{}" viewBox="0 0 {} {}">'
+    )
     parts = [
         head.format(*size, *size),
         Markup("<title>{}</title><style>{}</style>").format(f"{plain(table.name)}: cost and quality", STYLE),
@@ -111,8 +113,8 @@ def _dot(frame: Frame, point: Point) -> Markup:
     low, high = _ends(point.quality)
     told = f"{title_of(point.strategy)}: {number(point.quality.estimate)} for {duration(point.cost)}"
     return Markup(
-        '<line class="whisker" stroke="{}" x1="{}" x2="{}" y1="{}" y2="{}"/>'
-        '<circle class="dot" fill="{}" cx="{}" cy="{}" r="5"><title>{}</title></circle>'
+        '<line class="whisker" style="stroke:{}" x1="{}" x2="{}" y1="{}" y2="{}"/>'
+        '<circle class="dot" style="fill:{}" cx="{}" cy="{}" r="5"><title>{}</title></circle>'
     ).format(point.colour, x, x, frame.y(low), frame.y(high), point.colour, x, y, plain(told))
 
 
