@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from pipeline import runfile
 from pipeline.jobs import Job, stage_of
@@ -12,7 +13,7 @@ from schemas.errors import DataError
 from schemas.recipe import Recipe
 from stages.contract import Artifact
 
-ORDER = ("rollout", "teacher", "group", "logprobs", "train")
+ORDER = ("prompts", "rollout", "teacher", "group", "logprobs", "train")
 """Stages of an iteration, in order."""
 
 
@@ -26,7 +27,20 @@ def load_state(folder: Path, recipe: Recipe) -> RunFile:
         raise DataError(
             f"{folder} holds the run of recipe '{state.name}', not '{recipe.name}'. Give another folder with --run-dir."
         )
-    return state.model_copy(update={"recipe": resolved})
+    state = state.model_copy(update={"recipe": resolved})
+    return state if recipe.prompts.on else _without_prompts(state)
+
+
+def _without_prompts(state: RunFile) -> RunFile:
+    """The state of a run whose recipe asks for no prompts any more: what was made with them is not of the run."""
+    if "prompts" not in state.setup:
+        return state
+    setup = {name: key for name, key in state.setup.items() if name != "prompts"}
+    return state.model_copy(update={"setup": setup, **_nothing_behind(state, keep=1)})
+
+
+def _nothing_behind(state: RunFile, *, keep: int) -> dict[str, Any]:
+    return {"iterations": (), "policies": state.policies[:keep], "evaluations": {}}
 
 
 def chosen(state: RunFile, job: Job, key: str, artifact: Artifact) -> RunFile:
@@ -37,9 +51,8 @@ def chosen(state: RunFile, job: Job, key: str, artifact: Artifact) -> RunFile:
         return state.model_copy(update={"evaluations": {**state.evaluations, job.slot[1]: scores}})
     if place == "setup":
         if state.setup.get(name) != key:
-            state = state.model_copy(
-                update={"setup": {**state.setup, name: key}, "iterations": (), "policies": (), "evaluations": {}}
-            )
+            behind = _nothing_behind(state, keep=1 if name == "prompts" else 0)
+            state = state.model_copy(update={"setup": {**state.setup, name: key}, **behind})
         if name == "base" and not state.policies:
             state = state.model_copy(update={"policies": (artifact.manifest.metrics["policy"],)})
         return state
@@ -50,7 +63,7 @@ def _chosen_in_iteration(state: RunFile, job: Job, key: str, artifact: Artifact)
     index, name = int(job.slot[1]), job.slot[2]
     stages = dict(state.iterations[index]) if index < len(state.iterations) else {}
     if stages.get(name) != key:
-        kept = {other: stages[other] for other in stages if _comes_before(other, name, job)}
+        kept = {other: stages[other] for other in stages if _comes_before(other, name, job, stages)}
         policies = state.policies[: index + 1]
         evaluations = {
             split: {policy: score for policy, score in scores.items() if policy in policies}
@@ -69,10 +82,13 @@ def _chosen_in_iteration(state: RunFile, job: Job, key: str, artifact: Artifact)
     return state
 
 
-def _comes_before(other: str, name: str, job: Job) -> bool:
-    """Whether another stage's key stays when this one's changes: it comes before, and is still an input of training."""
+def _comes_before(other: str, name: str, job: Job, stages: dict[str, str]) -> bool:
+    """Whether another stage's key stays when this one's changes: it comes before, and is still an input."""
     if name == "train" and stage_of(other) == "logprobs":
         return other in job.artifacts
     if name == "group" and stage_of(other) == STAGE:
         return role_of(other.partition(".")[2]) in job.artifacts
+    if name == "rollout" and other == "prompts":
+        frozen = job.artifacts.get("prompts")
+        return frozen is not None and frozen.manifest.key == stages[other]
     return other != name and ORDER.index(stage_of(other)) <= ORDER.index(stage_of(name))

@@ -15,7 +15,7 @@ from pathlib import Path
 from pipeline.launch import own_device, refuse_many
 from schemas.errors import MmgrpoError
 
-STAGES = ("examples", "program", "base", "rollout", "teacher", "group", "logprobs", "train", "evaluate")
+STAGES = ("examples", "program", "base", "prompts", "rollout", "teacher", "group", "logprobs", "train", "evaluate")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -35,6 +35,8 @@ class Iteration:
     train: Artifact | None
     before: str
     after: str | None
+    prompts: Artifact | None
+    """The frozen prompts that its rollouts ran with; None for the program's own."""
     grouped_from: tuple[Artifact, ...]
     """The rollout artifacts that its groups were made of: replayed ones, oldest first, its teachers', and its own."""
     teachers: dict[str, Artifact] = field(default_factory=dict)
@@ -55,14 +57,16 @@ def iterations(folder: Path) -> list[Iteration]:
 
 def _iterations(run: RunFile, store: Store) -> Iterator[Iteration]:
     rolled: list[Artifact] = []
+    prompts = store.open("prompts", run.setup["prompts"]) if "prompts" in run.setup else None
     for index, stages in enumerate(run.iterations):
         parts = {name: store.open(stage_of(name), key) for name, key in stages.items()}
         after = run.policies[index + 1] if index + 1 < len(run.policies) else None
+        prompts = parts.get("prompts", prompts)
         rollout, group, train = (parts.get(stage) for stage in ("rollout", "group", "train"))
         scores = tuple(parts[name] for name in sorted(parts) if stage_of(name) == "logprobs")
         teachers = {name.partition(".")[2]: parts[name] for name in sorted(parts) if stage_of(name) == "teacher"}
         grouped = grouped_from(group, rollout, [*rolled, *teachers.values()])
-        item = Iteration(index, rollout, group, scores, train, run.policies[index], after, grouped, teachers)
+        item = Iteration(index, rollout, group, scores, train, run.policies[index], after, prompts, grouped, teachers)
         yield item
         rolled += item.rolled
 
@@ -82,6 +86,7 @@ def chain(folder: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for item in iterations(folder):
         row: dict[str, Any] = {"iteration": item.index, "policy": item.before}
+        row["prompts"] = item.prompts.digest if item.prompts else None
         row["rollout"] = item.rollout.digest if item.rollout else None
         row["teachers"] = [artifact.digest for artifact in item.teachers.values()]
         row["group"] = item.group.digest if item.group else None

@@ -9,6 +9,7 @@ from pipeline.jobs import Job, key_of
 from pipeline.run import Runner
 from pipeline.walk import Setup, walk
 from schemas.errors import DataError
+from schemas.recipe import Recipe
 from stages.contract import Artifact
 
 _SEVERAL = {"teacher": "group", "logprobs": "train"}
@@ -25,6 +26,7 @@ def run_stage(runner: Runner, setup: Setup, stage: str, iteration: int) -> int:
     Raises:
         DataError: when an earlier stage has not run; names the command that runs it.
     """
+    _refuse_needless(runner.recipe, stage, iteration)
     jobs = walk(runner.recipe, setup, iteration + 1)
     artifact: Artifact | None = None
     hits = 0
@@ -35,18 +37,25 @@ def run_stage(runner: Runner, setup: Setup, stage: str, iteration: int) -> int:
                 return hits
             wanted = _is_wanted(job, stage, iteration)
             hits += wanted
-            if wanted or job.slot[0] == "setup":
+            if wanted or (job.slot[0] == "setup" and job.stage.NAME != "prompts"):
                 artifact = runner.produce(job)
             elif job.stage.NAME == "evaluate":
                 artifact = None  # nothing depends on a score
             else:
                 artifact = _found(runner, job)
-            if job.slot in {("iterations", str(iteration), stage), ("setup", stage)}:
+            if wanted and stage not in {"evaluate", "logprobs"}:
                 return hits
     except StopIteration:
         if not hits:
             raise DataError(f"the run ends before iteration {iteration}: there is no {stage} stage to run") from None
     return hits
+
+
+def _refuse_needless(recipe: Recipe, stage: str, iteration: int) -> None:
+    if stage == "prompts" and not recipe.prompts.due(iteration):
+        raise DataError(
+            f"the recipe makes no prompts before iteration {iteration}: see prompts.optimizer and prompts.every"
+        )
 
 
 def run_test(runner: Runner, setup: Setup, split: str) -> list[int]:
@@ -121,6 +130,8 @@ def _is_wanted(job: Job, stage: str, iteration: int) -> bool:
         return False
     if stage == "evaluate":
         return job.slot[2] == str(iteration + 1) or (iteration == 0 and job.slot[2] == "0")
+    if stage == "prompts":
+        return int(job.params["iteration"]) == iteration
     return job.slot[:2] == ("iterations", str(iteration)) or job.slot[0] == "setup"
 
 
@@ -128,7 +139,8 @@ def _found(runner: Runner, job: Job) -> Artifact:
     key = key_of(job.payload(runner.recipe))
     artifact = runner.store.find(job.stage.NAME, key)
     if artifact is None:
-        command = f"mmgrpo stage {job.stage.NAME} RECIPE --iteration {job.slot[1]}"
+        index = job.params.get("iteration", job.slot[1])
+        command = f"mmgrpo stage {job.stage.NAME} RECIPE --iteration {index}"
         raise DataError(f"{job.label} has not run for this recipe. Run it first: {command}")
     runner.record(job, key, artifact)
     return artifact

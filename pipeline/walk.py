@@ -8,17 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline.jobs import Job
 from pipeline.teaching import Taught, identify_teachers, teacher_job, teacher_roles
 from schemas.canonical import digest_file
 from schemas.recipe import Recipe
-from stages import base, evaluate, examples, group, logprobs, program, rollout, train
+from stages import base, evaluate, examples, group, logprobs, program, prompts, rollout, train
 from stages.contract import Artifact
 from stages.examples import data_path
 from stages.training.needs import look, needs
 from stages.training.rejection import as_rejection, params_of
+
+if TYPE_CHECKING:
+    from stages.programs.load import Program
 
 T = TypeVar("T")
 Jobs = Generator[Job, Artifact | None, str | None]
@@ -60,8 +63,8 @@ def identify(recipe: Recipe, root: Path, cache: str | None) -> Setup:
 
     Raises:
         RecipeError: when one of them is not there or cannot be loaded, when the recipe gives an adapter to a module
-            that the program does not have, has a teacher that does not fit the student, or asks for groups or an
-            objective that make no sense.
+            that the program does not have, has a teacher that does not fit the student, asks for groups or an objective
+            that make no sense, or for an optimizer of prompts that is not installed or cannot work on the program.
         DataError: for a teacher's adapter that does not fit the base.
     """
     from stages.engines.models import resolve_base
@@ -76,10 +79,19 @@ def identify(recipe: Recipe, root: Path, cache: str | None) -> Setup:
     program = load_program(recipe, root)
     identity = identity_of(recipe, root, program)
     check_declared(recipe.adapter.modules, identity["modules"])
+    _check_prompts(recipe, program)
     model = resolve_base(recipe.model.base, root, Path(cache) if cache else None)
     parts = {"weights": model.weights, "tokenizer": model.tokenizer, "template": model.template}
     teachers = identify_teachers(recipe, root, program, model)
     return Setup(data, identity, {"base": model.digest, **parts}, teachers)
+
+
+def _check_prompts(recipe: Recipe, program: Program) -> None:
+    from stages.prompting.checks import check_installed, check_program
+
+    if recipe.prompts.on:
+        check_installed(recipe.prompts)
+        check_program(program, recipe.program.factory)
 
 
 def walk(recipe: Recipe, setup: Setup, iterations: int) -> Jobs:
@@ -88,10 +100,14 @@ def walk(recipe: Recipe, setup: Setup, iterations: int) -> Jobs:
     start = shared["base"]
     first = start.manifest.metrics["policy"] if start else None
     chain = [Policy(digest=first, holder=start, trained=None)]
+    if recipe.prompts.due(0):
+        shared["prompts"] = yield prompting(shared, chain[0], 0)
     yield evaluation(shared, chain[0], 0, recipe.examples.dev)
     rolled = Rolled([], [])
     scored = chain[0]
     for iteration in range(iterations):
+        if iteration and recipe.prompts.due(iteration):
+            shared["prompts"] = yield prompting(shared, chain[-1], iteration)
         policy, ended = yield from _iteration(recipe, setup, shared, chain, rolled)
         if policy is not chain[-1]:
             chain.append(policy)
@@ -102,6 +118,13 @@ def walk(recipe: Recipe, setup: Setup, iterations: int) -> Jobs:
         if ended:
             return ended
     return None
+
+
+def prompting(shared: dict[str, Artifact | None], policy: Policy, iteration: int) -> Job:
+    """The job that optimizes the prompts before an iteration, with the policy of then, from the prompts of then."""
+    artifacts, identities = _sampling_inputs(shared, policy)
+    slot = ("iterations", str(iteration), "prompts") if iteration else ("setup", "prompts")
+    return Job(prompts, slot, {"iteration": iteration, "policy": policy.digest}, artifacts, identities)
 
 
 def evaluation(shared: dict[str, Artifact | None], policy: Policy, index: int, split: str) -> Job:

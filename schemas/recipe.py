@@ -2,7 +2,7 @@
 
 Defaults are the `paper` preset: what the mmGRPO paper (arXiv 2508.04660) trains with. `preset = "unbiased"` changes
 the fields listed in `PRESETS`. A field that the recipe sets wins over its preset. The sections lie in
-`recipe_data.py`, `recipe_teachers.py` and `recipe_training.py`.
+`recipe_data.py`, `recipe_prompts.py`, `recipe_teachers.py` and `recipe_training.py`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from schemas.recipe_data import (
     ProgramSection,
     RolloutSection,
 )
+from schemas.recipe_prompts import PromptsSection
 from schemas.recipe_teachers import RejectionSection, TeacherName, TeacherSection
 from schemas.recipe_training import AdapterSection, TrainSection
 from schemas.sections import Positive, Section
@@ -61,6 +62,7 @@ class Recipe(Section):
     metric: MetricSection = MetricSection()
     lms: dict[str, OtherLM] = {}
     examples: ExamplesSection
+    prompts: PromptsSection = PromptsSection()
     rollout: RolloutSection = RolloutSection()
     teachers: dict[TeacherName, TeacherSection] = {}
     group: GroupSection = GroupSection()
@@ -121,6 +123,15 @@ class Recipe(Section):
         if judge is not None and judge not in self.lms:
             known = ", ".join(sorted(self.lms)) or "none"
             raise ValueError(f"metric.lm is '{judge}', but [lms] has {known}")
+        return self
+
+    @model_validator(mode="after")
+    def _the_proposer_is_known(self) -> Recipe:
+        name = self.prompts.proposer
+        if name is not None and name != "student" and name not in self.lms:
+            raise ValueError(
+                f"prompts.proposer: there is no LM '{name}'; add [lms.{name}], or name one of {sorted(self.lms)}"
+            )
         return self
 
 

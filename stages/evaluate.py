@@ -15,6 +15,7 @@ from schemas.scores import SCORES
 from stages.contract import Inputs, Out
 from stages.programs.figures import call_figures, first_error, judge_figures, part_means, status_counts
 from stages.programs.load import load_program
+from stages.programs.prompts import frozen_prompts, running_digest
 from stages.programs.run import Finished, Job
 from stages.programs.shards import Shape, compact, open_session, read_split, sample
 from stages.statistics import example_means
@@ -38,8 +39,9 @@ def recipe_slice(recipe: Recipe) -> dict[str, Any]:
 def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[str, Any]:
     """Write scores.parquet, sorted by (example_id, sample).
 
-    Params: `policy`, `split`. Artifacts: `examples`, `program`, `base`, and `adapter` for a trained policy. The LM
-    calls are kept until the figures are made of them, and are no part of the artifact.
+    Params: `policy`, `split`. Artifacts: `examples`, `program`, `base`, `adapter` for a trained policy, and `prompts`
+    where they were optimized. The LM calls are kept until the figures are made of them, and are no part of the
+    artifact.
 
     Raises:
         RecipeError, DataError: for a program, split or model that cannot be used.
@@ -47,7 +49,7 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
     """
     policy, section = str(inputs.params["policy"]), recipe.evaluate
     seed = section.seed_of(recipe.seed)
-    program = load_program(recipe, inputs.root)
+    program = load_program(recipe, inputs.root, frozen_prompts(inputs))
     jobs = plan_jobs(recipe, inputs)
     sample(
         program,
@@ -93,7 +95,7 @@ def _jobs(recipe: Recipe, inputs: Inputs, split: str, example: Mapping[str, Any]
             example_id=example_id,
             index=sample_index,
             rollout_id=rollout_id(
-                program=inputs["program"].digest,
+                program=running_digest(inputs),
                 policy=str(inputs.params["policy"]),
                 source=f"evaluate:{split}",
                 seed=seed,

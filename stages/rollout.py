@@ -18,6 +18,7 @@ from stages.contract import Inputs, Out
 from stages.programs.choice import order
 from stages.programs.figures import call_figures, first_error, judge_figures, status_counts
 from stages.programs.load import load_program
+from stages.programs.prompts import frozen_prompts, running_digest
 from stages.programs.refill import refill_figures, waves
 from stages.programs.run import Finished, Job
 from stages.programs.shards import Shape, compact, open_session, read_split, sample
@@ -56,22 +57,23 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
 
     With `choice = "spread"` also tries.parquet, for the next iteration.
 
-    Params: `iteration`, `policy`. Artifacts: `examples`, `program`, `base`, `adapter` for a trained policy, and
-    `earlier`, the last iteration's rollout artifact, where examples are chosen by what it knows of them.
+    Params: `iteration`, `policy`. Artifacts: `examples`, `program`, `base`, `adapter` for a trained policy, `prompts`
+    where they were optimized, and `earlier`, the last iteration's rollout artifact, where examples are chosen by what
+    it knows of them.
 
     Raises:
         RecipeError, DataError: for a program, split or model that cannot be used.
         StageError: when the metric or the engine failed in every run.
     """
     iteration = int(inputs.params["iteration"])
-    program = load_program(recipe, inputs.root)
+    program = load_program(recipe, inputs.root, frozen_prompts(inputs))
     before = read_rows(inputs["earlier"].file("tries.parquet"), TRIES) if "earlier" in inputs.artifacts else []
     rows = _examples(recipe, inputs)
     names = order(sorted(rows), recipe, iteration, {row["example_id"]: row["deviation"] for row in before})
     section = recipe.rollout
 
     def row(finished: Finished) -> dict[str, Any]:
-        return _row(finished, iteration, str(inputs.params["policy"]), inputs["program"].digest)
+        return _row(finished, iteration, str(inputs.params["policy"]), running_digest(inputs))
 
     sample(
         program,
@@ -119,7 +121,7 @@ def _examples(recipe: Recipe, inputs: Inputs) -> dict[str, dict[str, Any]]:
 
 
 def _jobs(recipe: Recipe, inputs: Inputs, iteration: int, example: Mapping[str, Any]) -> list[Job]:
-    policy, program = str(inputs.params["policy"]), inputs["program"].digest
+    policy, program = str(inputs.params["policy"]), running_digest(inputs)
     example_id = str(example["example_id"])
     return [
         Job(

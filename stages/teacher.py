@@ -22,6 +22,7 @@ from schemas.rollouts import INVOCATIONS, ROLLOUTS, rollout_id
 from stages.contract import Inputs, Out
 from stages.programs.figures import call_figures, first_error, judge_figures, status_counts
 from stages.programs.load import Program, load_program
+from stages.programs.prompts import frozen_prompts, running_digest
 from stages.programs.run import Finished, Job
 from stages.programs.shards import Shape, compact, open_session, read_split, sample
 from stages.programs.teachers import as_teacher, program_digest, program_of
@@ -51,16 +52,17 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
     """Write rollouts.parquet and invocations.parquet as the rollout stage does, with source `teacher:NAME`.
 
     Params: `iteration`; `examples`, the ids to run on; `policy`, null for an endpoint; `teacher`, see
-    `identify_teacher`. Artifacts: `examples`, `program` (the student's), `base`, and `adapter` for a trained policy of
-    the student, where the teacher samples from that.
+    `identify_teacher`. Artifacts: `examples`, `program` (the student's), `base`, `prompts` where the student's were
+    optimized, and `adapter` for a trained policy of the student, where the teacher samples from that.
 
     Raises:
         RecipeError, DataError: for a program, example or model that cannot be used.
         StageError: when the metric or the engine failed in every run.
     """
     about = inputs.params["teacher"]
-    student = load_program(recipe, inputs.root)
-    teacher = load_program(program_of(recipe, about["name"]), inputs.root)
+    frozen, own = frozen_prompts(inputs), program_of(recipe, about["name"])
+    student = load_program(recipe, inputs.root, frozen)
+    teacher = load_program(own, inputs.root, None if "program" in about else frozen)
     sample(
         teacher,
         [{row["example_id"]: _jobs(recipe, inputs, row) for row in _examples(recipe, inputs)}],
@@ -109,7 +111,7 @@ def _jobs(recipe: Recipe, inputs: Inputs, example: Mapping[str, Any]) -> list[Jo
             example_id=example_id,
             index=index,
             rollout_id=rollout_id(
-                program=program_digest(about, inputs["program"].digest),
+                program=program_digest(about, running_digest(inputs)),
                 policy=inputs.params["policy"],
                 source=_source(inputs),
                 seed=recipe.seed,
@@ -139,7 +141,7 @@ def _row(finished: Finished, inputs: Inputs) -> dict[str, Any]:
         "iteration": int(inputs.params["iteration"]),
         "source": _source(inputs),
         "policy": inputs.params["policy"],
-        "program": program_digest(inputs.params["teacher"], inputs["program"].digest),
+        "program": program_digest(inputs.params["teacher"], running_digest(inputs)),
         "reward": outcome.score,
         "reward_parts": outcome.parts,
         "status": outcome.status,

@@ -11,6 +11,7 @@ from pipeline.reporting.data import Report
 from pipeline.reporting.failures import collect_failures
 from pipeline.reporting.iterations import collect_iterations, collect_module_rewards
 from pipeline.reporting.opened import open_run
+from pipeline.reporting.prompts import collect_prompts
 from pipeline.reporting.samples import collect_samples
 from pipeline.reporting.scores import collect_scores
 from pipeline.reporting.sources import collect_sources
@@ -44,6 +45,7 @@ def collect(run_dir: Path) -> Report:
         tests_opened=run.state.tests_opened,
         seconds=total_seconds(costs),
         costs=costs,
+        prompts=collect_prompts(run),
         iterations=iterations,
         sources=collect_sources(run),
         module_rewards=collect_module_rewards(run),

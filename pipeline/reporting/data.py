@@ -15,6 +15,15 @@ NOT_THE_MODEL = ("engine_error", "metric_error", "timeout")
 
 
 @dataclass(frozen=True)
+class Clipped:
+    """A text of bounded length: beginning, number of characters left out in the middle, end."""
+
+    head: str
+    left_out: int = 0
+    tail: str = ""
+
+
+@dataclass(frozen=True)
 class PolicyScore:
     """Score of one policy on one split."""
 
@@ -215,6 +224,34 @@ class ModuleStats:
 
 
 @dataclass(frozen=True)
+class ModulePrompt:
+    """The frozen prompt of one module."""
+
+    module: str
+    instructions: Clipped
+    demos: int
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """What a prompts stage made."""
+
+    iteration: int
+    """Before which iteration."""
+    optimizer: str
+    trials: int
+    score_before: float | None
+    """Score on all validation examples of the prompts that it began with; None where they were never scored so."""
+    score: float | None
+    """The same of the prompts that it ended with."""
+    validation: int
+    calls: int
+    new_calls: int
+    """Calls that were not equal to an earlier one, and so were paid for."""
+    modules: tuple[ModulePrompt, ...]
+
+
+@dataclass(frozen=True)
 class Exclusion:
     """Rows left out by a stage."""
 
@@ -247,15 +284,6 @@ class StageCost:
     without_telemetry: int
     """Artifacts that recorded no telemetry: their cost is not in the sums."""
     figures: dict[str, float]
-
-
-@dataclass(frozen=True)
-class Clipped:
-    """A text of bounded length: beginning, number of characters left out in the middle, end."""
-
-    head: str
-    left_out: int = 0
-    tail: str = ""
 
 
 @dataclass(frozen=True)
@@ -344,6 +372,7 @@ class Report:
     seconds: float | None
     """Recorded seconds of all stages; None when none was recorded."""
     costs: tuple[StageCost, ...]
+    prompts: tuple[Prompts, ...]
     iterations: tuple[Iteration, ...]
     sources: tuple[SourceStats, ...]
     module_rewards: tuple[ModuleReward, ...]

@@ -19,7 +19,7 @@ from schemas.recipe import Recipe
 from schemas.table import TableSpec
 from stages.contract import Artifact
 
-STAGES = ("examples", "program", "base", "rollout", "teacher", "group", "logprobs", "train", "evaluate")
+STAGES = ("examples", "program", "base", "prompts", "rollout", "teacher", "group", "logprobs", "train", "evaluate")
 """All stages, in the order in which a run meets them."""
 ITERATED = ("rollout", "group", "train")
 

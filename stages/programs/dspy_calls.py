@@ -127,6 +127,12 @@ class RecordedPredict(dspy.Predict):  # type: ignore[misc]  # dspy has no types
                     return invocations.parsed(await super().aforward(**dict(kwargs)))
         raise AssertionError("the last attempt raises or returns")
 
+    def reset(self) -> None:
+        """Forget demonstrations and what was learned, as DSPy's optimizers ask for; an LM of its own stays."""
+        lm: Any = getattr(self, "lm", None)
+        super().reset()
+        self.lm = lm
+
     def _invocations(self, caller: Caller, kwargs: Mapping[str, Any]) -> Invocations:
         lm = kwargs.get("lm") or self.lm or dspy.settings.lm
         if not isinstance(getattr(lm, "engine", None), OurEngine):

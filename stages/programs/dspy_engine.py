@@ -35,7 +35,7 @@ class RunEngine(OurEngine):
         """One completion, recorded as it is made."""
         future = _submit(request, self.lm)
         try:
-            return _response(request, future.result())
+            return response_of(request, future.result())
         except ContextOverflowError as error:
             raise lm15.ContextLengthError(str(error)) from error
 
@@ -56,7 +56,7 @@ class AsyncRunEngine(RunEngine):
         """One completion, recorded as it is made."""
         future = _submit(request, self.lm)
         try:
-            return _response(request, await asyncio.wrap_future(future))
+            return response_of(request, await asyncio.wrap_future(future))
         except ContextOverflowError as error:
             raise lm15.ContextLengthError(str(error)) from error
 
@@ -82,15 +82,13 @@ def _submit(request: lm15.Request, lm: str) -> Future[Reply]:
     invocations: Invocations | None = settings.get(INVOCATIONS)
     if caller is None:
         raise RecipeError(f"the LM 'mmgrpo/{lm}' can only be called inside a program run")
-    overrides = {
-        ours: value for theirs, ours in _SAMPLING.items() if (value := getattr(request.config, theirs)) is not None
-    }
+    overrides = overrides_of(request)
     module = (settings.caller_modules or [None])[-1]
     path = getattr(module, STAMP, None)
     if path is not None and invocations is not None and invocations.path == path:
-        return invocations.submit(caller, _messages(request), lm, overrides)
+        return invocations.submit(caller, request_messages(request), lm, overrides)
     if isinstance(caller, JudgeCaller):
-        return _submit_alone(caller, _judge_name(module), _messages(request), lm, overrides)
+        return _submit_alone(caller, _judge_name(module), request_messages(request), lm, overrides)
     what = "no module" if module is None else type(module).__name__
     raise RecipeError(
         f"an LM call came from {what}, which is no predictor of the program (predictors are those that are "
@@ -121,7 +119,17 @@ def _judge_name(module: Any) -> str:
     return str(signature.signature) if name == "StringSignature" else name
 
 
-def _messages(request: lm15.Request) -> Messages:
+def overrides_of(request: lm15.Request) -> dict[str, Any]:
+    """The sampling options that a request sets, by our names."""
+    return {ours: value for theirs, ours in _SAMPLING.items() if (value := getattr(request.config, theirs)) is not None}
+
+
+def request_messages(request: lm15.Request) -> Messages:
+    """The chat messages of a request.
+
+    Raises:
+        TypeError: when it holds more than text turns.
+    """
     messages: Messages = []
     if request.system is not None:
         system = request.system
@@ -141,7 +149,8 @@ def _text(part: Any) -> str:
     return text
 
 
-def _response(request: lm15.Request, reply: Reply) -> lm15.Response:
+def response_of(request: lm15.Request, reply: Reply) -> lm15.Response:
+    """A reply as DSPy's response."""
     # DSPy would warn at each completion cut by the length limit; the record has the finish reason.
     message = lm15.Message.assistant(reply.text)
     return lm15.Response(id=None, model=request.model, message=message, finish_reason="stop", usage=lm15.Usage())

@@ -1,0 +1,43 @@
+"""The frozen prompts of a run: what was tried, what it brought, and what the modules are told now."""
+
+from __future__ import annotations
+
+import json
+
+from pipeline.reporting.data import ModulePrompt, Prompts
+from pipeline.reporting.opened import OpenRun
+from pipeline.reporting.samples import clip
+from stages.contract import Artifact
+from stages.programs.prompts import STATE
+
+LENGTH = 2000
+"""Characters of a module's instructions that are shown."""
+
+
+def collect_prompts(run: OpenRun) -> tuple[Prompts, ...]:
+    """Each finished prompts stage of the run, in order."""
+    made = [
+        (iteration or 0, run.store.find(stage, key)) for stage, iteration, key in run.chosen() if stage == "prompts"
+    ]
+    return tuple(_prompts(iteration, artifact) for iteration, artifact in made if artifact is not None)
+
+
+def _prompts(iteration: int, artifact: Artifact) -> Prompts:
+    metrics = artifact.manifest.metrics
+    state = json.loads(artifact.file(STATE).read_bytes())
+    modules = [
+        ModulePrompt(name, clip(part["signature"]["instructions"], LENGTH), len(part["demos"]))
+        for name, part in state.items()
+        if name != "metadata"
+    ]
+    return Prompts(
+        iteration=iteration,
+        optimizer=metrics["optimizer"],
+        trials=metrics["trials"],
+        score_before=metrics["score_before"],
+        score=metrics["score"],
+        validation=metrics["validation_examples"],
+        calls=metrics["calls"],
+        new_calls=metrics["new_calls"],
+        modules=tuple(modules),
+    )
