@@ -79,8 +79,8 @@ class Service:
             self._leave(caller)
         made = output[0] if isinstance(output, tuple) and output else output
         if isinstance(made, FailedPrediction):  # DSPy's tracing caught the parse error
-            error = caller.parse_errors[-1] if caller.parse_errors else ValueError("a completion did not parse")
-            self._note(tally, "parse_failed", error)
+            known = caller.parse_errors[-1] if caller.parse_errors else ValueError("a completion did not parse")
+            self._note(tally, "parse_failed", known)
             return output
         if isinstance(made, dspy.Prediction):
             setattr(made, CALLS, call_views(caller.recorder))
