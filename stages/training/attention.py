@@ -7,96 +7,102 @@ Without a tree it is the usual causal SDPA.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from stages.training import flex
 from stages.training.flex import FlexLayout
-from stages.training.prefix_tree import Blocks
+from stages.training.prefix_tree import Block
 
 NAME = "mmgrpo_tree"
 
 
 @dataclass(frozen=True)
 class TreeLayout:
-    """`Blocks` as tensors: C queries and K keys in each of n blocks."""
+    """The tree's blocks as tensors, each with as many keys as it needs."""
 
-    queries: int
-    keys: torch.Tensor
-    """(n * K,) node of every key."""
-    bias: torch.Tensor
-    """(n, 1, S * C, K) 0 where a query sees a key, else minus infinity, in the dtype of the attention; repeated for the
-    S query heads that share a key head."""
+    queries: tuple[int, ...]
+    """Queries of each block, C."""
+    keys: tuple[torch.Tensor, ...]
+    """(K,) node of every key of a block."""
+    bias: tuple[torch.Tensor, ...]
+    """(S * C, K) 0 where a query sees a key, else minus infinity, in the dtype of the attention; repeated for the S
+    query heads that share a key head."""
 
     @classmethod
-    def of(cls, blocks: Blocks, share: int, dtype: torch.dtype, device: torch.device) -> TreeLayout:
+    def of(cls, blocks: Sequence[Block], share: int, dtype: torch.dtype, device: torch.device) -> TreeLayout:
         """The layout on a device, for `share` query heads a key head."""
-        visible = torch.from_numpy(blocks.visible).repeat(1, share, 1)
-        bias = torch.zeros(visible.shape, dtype=dtype).masked_fill_(~visible, -torch.inf)
-        return cls(blocks.queries, torch.from_numpy(blocks.keys).flatten().to(device), bias.unsqueeze(1).to(device))
+
+        def bias(block: Block) -> torch.Tensor:
+            visible = torch.from_numpy(block.visible).repeat(share, 1)
+            return torch.zeros(visible.shape, dtype=dtype).masked_fill_(~visible, -torch.inf).to(device)
+
+        return cls(
+            tuple(len(block.visible) for block in blocks),
+            tuple(torch.from_numpy(block.keys).to(device) for block in blocks),
+            tuple(map(bias, blocks)),
+        )
 
 
-class _TakeNodes(torch.autograd.Function):
-    """Rows of (N, D) by index. The gradient of a row that many blocks take is summed in float32."""
+class _TreeAttention(torch.autograd.Function):
+    """Softmax attention block by block, weights computed again in the backward pass (as flash attention does).
 
-    @staticmethod
-    def forward(ctx: Any, source: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(index)
-        ctx.nodes = source.shape[0]
-        return source.index_select(0, index)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
-        (index,), grad = ctx.saved_tensors, grads[0]
-        wide = torch.promote_types(grad.dtype, torch.float32)
-        total = torch.zeros(ctx.nodes, grad.shape[1], dtype=wide, device=grad.device)
-        return total.index_add_(0, index, grad.to(wide)).to(grad.dtype), None
-
-
-class _BlockAttention(torch.autograd.Function):
-    """Softmax attention block by block, scores recomputed in the backward pass (as flash attention does).
-
-    Plain matrix products reach more of a CPU's bfloat16 units than its fused kernel: about half the time of SDPA.
+    Query (H_kv, S, N, d), key and value (H_kv, N, d). The S heads that share keys stand side by side as queries of one
+    product, so that keys are not repeated for them. Plain matrix products reach more of a CPU's bfloat16 units than
+    its fused kernel. The gradient of a key that many blocks see is summed in float32.
     """
 
     @staticmethod
     def forward(  # noqa: PLR0917  # autograd passes by position
-        ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor, scale: float
+        ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, tree: TreeLayout, scale: float
     ) -> torch.Tensor:
+        scaled = query * scale
         mixed = torch.empty_like(query)
-        for block in range(len(query)):
-            weights = _weights(query[block], key[block], bias[block], scale)
-            torch.matmul(weights, value[block], out=mixed[block])
-        ctx.save_for_backward(query, key, value, bias, mixed)
-        ctx.scale = scale
+        for part, keys, bias in _blocks(tree):
+            weights = _weights(scaled[:, :, part].flatten(1, 2), key[:, keys], bias)
+            mixed[:, :, part] = torch.matmul(weights, value[:, keys]).view_as(mixed[:, :, part])
+        ctx.save_for_backward(scaled, key, value, mixed)
+        ctx.tree, ctx.scale = tree, scale
         return mixed
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        query, key, value, bias, mixed = ctx.saved_tensors
-        by_query, by_key, by_value = map(torch.empty_like, (query, key, value))
-        for block, grad in enumerate(grads[0]):
-            weights = _weights(query[block], key[block], bias[block], ctx.scale)
-            torch.matmul(weights.transpose(-1, -2), grad, out=by_value[block])
-            level = torch.linalg.vecdot(grad.float(), mixed[block].float()).to(grad.dtype)[..., None]
-            by_score = torch.matmul(grad, value[block].transpose(-1, -2)).sub_(level).mul_(weights).mul_(ctx.scale)
-            torch.matmul(by_score, key[block], out=by_query[block])
-            torch.matmul(by_score.transpose(-1, -2), query[block], out=by_key[block])
-        return by_query, by_key, by_value, None, None
+        scaled, key, value, mixed = ctx.saved_tensors
+        wide = torch.promote_types(key.dtype, torch.float32)
+        by_key, by_value = (torch.zeros(key.shape, dtype=wide, device=key.device) for _ in range(2))
+        by_query = torch.empty_like(scaled)
+        level = torch.linalg.vecdot(grads[0].to(wide), mixed.to(wide)).to(key.dtype)
+        for part, keys, bias in _blocks(ctx.tree):
+            query, grad = (each[:, :, part].flatten(1, 2) for each in (scaled, grads[0]))
+            seen = key[:, keys]
+            weights = _weights(query, seen, bias)
+            by_value.index_add_(1, keys, torch.matmul(weights.transpose(1, 2), grad).to(wide))
+            by_score = torch.matmul(grad, value[:, keys].transpose(1, 2))
+            by_score.sub_(level[:, :, part].flatten(1, 2)[..., None]).mul_(weights)
+            by_query[:, :, part] = torch.matmul(by_score, seen).mul_(ctx.scale).view_as(by_query[:, :, part])
+            by_key.index_add_(1, keys, torch.matmul(by_score.transpose(1, 2), query).to(wide))
+        return by_query, by_key.to(key.dtype), by_value.to(key.dtype), None, None
 
 
-def _weights(query: torch.Tensor, key: torch.Tensor, bias: torch.Tensor, scale: float) -> torch.Tensor:
-    """(H, C, K) attention weights of one block."""
-    return torch.softmax(torch.matmul(query * scale, key.transpose(-1, -2)).add_(bias), dim=-1)
+def _blocks(tree: TreeLayout) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
+    """Of every block: its queries, its keys, and what each sees of them."""
+    start = 0
+    for queries, keys, bias in zip(tree.queries, tree.keys, tree.bias, strict=True):
+        yield slice(start, start + queries), keys, bias
+        start += queries
 
 
-_take_nodes: Any = _TakeNodes.apply
-_block_attention: Any = _BlockAttention.apply
+def _weights(query: torch.Tensor, key: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """(H_kv, S * C, K) attention weights of one block."""
+    return torch.softmax(torch.matmul(query, key.transpose(1, 2)).add_(bias), dim=-1)
+
+
+_attend: Any = _TreeAttention.apply
 
 
 def tree_attention(
@@ -118,28 +124,11 @@ def tree_attention(
         return output
     if isinstance(tree, FlexLayout):
         return flex.attend(query, key, value, tree, scaling), None
-    query, key, value = (states.to(tree.bias.dtype) for states in (query, key, value))
-    _, heads, size, width = query.shape
-    kv_heads, blocks, queries = key.shape[1], tree.bias.shape[0], tree.queries
-    share = heads // kv_heads
-    padded = pad(query[0], (0, 0, 0, blocks * queries - size)).view(kv_heads, share, blocks, queries, width)
-    # The heads that share keys stand side by side as queries, so that keys are not repeated for them.
-    folded = padded.permute(2, 0, 1, 3, 4).reshape(blocks, kv_heads, share * queries, width)
-    keys, values = _block_rows(key, tree, blocks), _block_rows(value, tree, blocks)
-    if query.device.type == "cpu":
-        mixed = _block_attention(folded, keys, values, tree.bias, scaling)
-    else:
-        mixed = scaled_dot_product_attention(folded, keys, values, attn_mask=tree.bias, scale=scaling)
-    unfolded = mixed.view(blocks, kv_heads, share, queries, width).permute(0, 3, 1, 2, 4)
-    return unfolded.reshape(1, blocks * queries, heads, width)[:, :size], None
-
-
-def _block_rows(states: torch.Tensor, tree: TreeLayout, blocks: int) -> torch.Tensor:
-    """(1, H, N, d) keys or values as (n, H, K, d): those of every block."""
-    _, heads, size, width = states.shape
-    flat = states[0].transpose(0, 1).reshape(size, heads * width)
-    taken: torch.Tensor = _take_nodes(flat, tree.keys)
-    return taken.view(blocks, -1, heads, width).transpose(1, 2)
+    query, key, value = (states[0].to(tree.bias[0].dtype).contiguous() for states in (query, key, value))
+    heads, size, width = query.shape
+    folded = query.view(key.shape[0], heads // key.shape[0], size, width)
+    mixed: torch.Tensor = _attend(folded, key, value, tree, scaling)
+    return mixed.view(1, heads, size, width).transpose(1, 2), None
 
 
 AttentionInterface.register(NAME, tree_attention)

@@ -83,57 +83,50 @@ def build(sequences: Sequence[Ids]) -> PrefixTree:
 
 
 @dataclass(frozen=True)
-class Blocks:
-    """The tree cut into equal runs of queries, each with the keys that it may attend to."""
+class Block:
+    """A run of consecutive nodes as queries, and the keys that they may attend to."""
 
-    queries: int
-    """Queries of a block, C. The last block is padded."""
+    start: int
+    """Node of the first query."""
     keys: Ids
-    """(blocks, K) node of every key; padding repeats node 0."""
+    """(K,) nodes: what stands above the block, then the block's own nodes."""
     visible: npt.NDArray[np.bool_]
-    """(blocks, C, K) whether a query sees a key. A padding query sees key 0, so that its softmax is finite."""
+    """(C, K) whether a query sees a key."""
 
 
-def cut(tree: PrefixTree, queries: int) -> Blocks:
-    """Cut the tree into blocks of `queries` consecutive nodes.
+def cut(tree: PrefixTree, queries: int) -> list[Block]:
+    """Cut the tree into blocks of `queries` consecutive nodes, the last one as long as what is left.
 
     The keys of a block that starts at node s are the ancestors of s and the block itself: in depth-first order no
     later node of the block has an ancestor elsewhere. This keeps attention near the pairs that count: N·(depth + C)
     instead of N².
     """
     size = len(tree.tokens)
-    count = -(-size // queries)
     first_nodes = np.array([start for start, _ in tree.runs])
-    holders = np.searchsorted(first_nodes, np.arange(0, size, queries), side="right") - 1
-    outer = [
-        np.concatenate([tree.ancestors[run], np.arange(tree.runs[run][0], block * queries)])
-        for block, run in enumerate(holders.tolist())
-    ]
-    width = max(len(nodes) for nodes in outer) + queries
-    keys = np.zeros((count, width), np.int64)
-    visible = np.zeros((count, queries, width), np.bool_)
-    for block, nodes in enumerate(outer):
-        keys[block, : len(nodes)] = nodes
-        start = block * queries
-        held = min(queries, size - start)
-        keys[block, len(nodes) : len(nodes) + held] = np.arange(start, start + held)
-        visible[block, held:, 0] = True
-    for run, above in zip(tree.runs, tree.ancestors, strict=True):
-        _show(visible, outer, run, above, queries)
-    return Blocks(queries, keys, visible)
+    starts = range(0, size, queries)
+    holders = np.searchsorted(first_nodes, np.array(starts), side="right") - 1
+    blocks = []
+    for start, run in zip(starts, holders.tolist(), strict=True):
+        own = np.arange(start, min(start + queries, size))
+        keys = np.concatenate([tree.ancestors[run], np.arange(tree.runs[run][0], start), own])
+        blocks.append(Block(start, keys, np.zeros((len(own), len(keys)), np.bool_)))
+    for run_, above in zip(tree.runs, tree.ancestors, strict=True):
+        _show(blocks, run_, above, queries)
+    return blocks
 
 
-def _show(visible: npt.NDArray[np.bool_], outer: list[Ids], run: tuple[int, int], above: Ids, queries: int) -> None:
+def _show(blocks: list[Block], run: tuple[int, int], above: Ids, queries: int) -> None:
     """Mark what the nodes of one run see, block by block."""
     first, end = run
-    for block in range(first // queries, (end - 1) // queries + 1):
-        start, outside = block * queries, outer[block]
-        low, high = max(first, start), min(end, start + queries)
-        rows = slice(low - start, high - start)
+    for number in range(first // queries, (end - 1) // queries + 1):
+        block = blocks[number]
+        size, outside = len(block.visible), block.visible.shape[1] - len(block.visible)
+        low, high = max(first, block.start), min(end, block.start + size)
+        rows = slice(low - block.start, high - block.start)
         line = np.concatenate([above, np.arange(first, high)])
-        before = line[line < start]
-        visible[block, rows, : len(before)] = True
-        within = line[(line >= start) & (line < low)] - start + len(outside)
-        visible[block, rows, within] = True
-        own = len(outside) + low - start
-        visible[block, rows, own : own + high - low] = np.tri(high - low, dtype=np.bool_)
+        before = line[line < block.start]
+        block.visible[rows, : len(before)] = True
+        within = line[(line >= block.start) & (line < low)] - block.start + outside
+        block.visible[rows, within] = True
+        own = outside + low - block.start
+        block.visible[rows, own : own + high - low] = np.tri(high - low, dtype=np.bool_)

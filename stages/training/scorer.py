@@ -127,7 +127,7 @@ class Scorer:
             return FlexLayout.of(tree, dtype, self.device)
         config = self.causal.config
         share = config.num_attention_heads // config.num_key_value_heads
-        return TreeLayout.of(cut(tree, min(QUERIES, len(tree.tokens))), share, dtype, self.device)
+        return TreeLayout.of(cut(tree, QUERIES), share, dtype, self.device)
 
     def _padded(self, fed: list[Ids]) -> tuple[torch.Tensor, Sequence[Ids]]:
         """Hidden states (B * L, D) of the distinct rows, padded on the right, and each row's places in them.

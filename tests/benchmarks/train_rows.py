@@ -20,6 +20,7 @@ from schemas.groups import GROUPS
 from schemas.parquet import read_frame, write_table
 from schemas.policies import POLICIES, policy_digest
 from schemas.rollouts import INVOCATIONS
+from schemas.table import TableSpec
 from stages.contract import Inputs
 from stages.engines.models import resolve_base
 from tests.test_stages.train_kit import artifact
@@ -67,12 +68,22 @@ def artifacts(name: str, examples: int, root: Path, base: str, cache: Path | Non
     (root / "base" / "base.json").write_text(json.dumps({"base": digest}))
     first = {"policy": policy_digest(digest, {}), "base": digest, "adapters": "{}", "iteration": 0}
     write_table([first], root / "base" / "policies.parquet", POLICIES)
-    groups = read_frame(ROWS / name / "groups.parquet", GROUPS)
+    groups = kept(ROWS / name / "groups.parquet", GROUPS)
     ids = groups["example_id"].unique().sort()[:examples].to_list()
     groups = groups.filter(pl.col("example_id").is_in(ids))
     write_table(groups.to_dicts(), root / "group" / "groups.parquet", GROUPS)
-    (root / "rollout" / "invocations.parquet").write_bytes((ROWS / name / "invocations.parquet").read_bytes())
+    calls = kept(ROWS / name / "invocations.parquet", INVOCATIONS)
+    write_table(calls, root / "rollout" / "invocations.parquet", INVOCATIONS)
     return Inputs({part: artifact(root / part) for part in ("base", "rollout", "group")}, {"iteration": 0}, ROOT)
+
+
+def kept(file: Path, spec: TableSpec) -> pl.DataFrame:
+    """A table as it was kept, in its columns of today: those that came later are null."""
+    frame = pl.read_parquet(file)
+    columns = pl.from_arrow(spec.schema.empty_table()).schema
+    return frame.select(
+        pl.col(name) if name in frame.columns else pl.lit(None, kind).alias(name) for name, kind in columns.items()
+    )
 
 
 def grouped(inputs: Inputs) -> list[list[dict[str, Any]]]:

@@ -80,9 +80,9 @@ def test_blocks_show_every_node_its_ancestors_and_nothing_else(rows: list[np.nda
     for path in tree.paths:
         for depth, node in enumerate(path):
             block, line = divmod(int(node), size)
-            seen = blocks.keys[block][blocks.visible[block, line]]
+            seen = blocks[block].keys[blocks[block].visible[line]]
             assert sorted(seen) == sorted(path[: depth + 1])
-    assert blocks.visible.any(-1).all(), "padding must see something, or its softmax is not finite"
+    assert sum(len(block.visible) for block in blocks) == len(tree.tokens)
 
 
 @given(
