@@ -85,13 +85,13 @@ def score_last(runner: Runner, setup: Setup, split: str) -> Artifact:
 
 
 def _score(runner: Runner, jobs: list[Job], split: str) -> list[Artifact]:
-    """The evaluations of dev, done for another split; the opening is counted where something had to be made."""
-    before = runner.made
+    """The evaluations of dev, done for another split; counted as an opening where they are news to this run."""
+    before = runner.state.evaluations.get(split)
     moved = [
         replace(job, slot=(job.slot[0], split, job.slot[2]), params={**job.params, "split": split}) for job in jobs
     ]
     scores = [runner.produce(job) for job in moved]
-    if runner.made > before and split == runner.recipe.examples.test:
+    if runner.state.evaluations.get(split) != before and split == runner.recipe.examples.test:
         state = runner.state.model_copy(update={"tests_opened": runner.state.tests_opened + 1})
         runfile.write_run(runner.folder, state)
         runner.state = state
