@@ -43,6 +43,8 @@ class PolicyScore:
     to_previous: Interval | None
     parts: dict[str, float]
     """Mean of each named part of the metric over the runs that have it."""
+    first_valid: float | None
+    """Share of the calls to be parsed whose first attempt did; None without such calls."""
 
     @property
     def spoiled(self) -> dict[str, int]:
@@ -61,6 +63,11 @@ class SplitScores:
     def part_names(self) -> list[str]:
         """Names of the metric's parts that occur."""
         return sorted({name for row in self.policies for name in row.parts})
+
+    @property
+    def parses(self) -> bool:
+        """Whether there were calls to be parsed."""
+        return any(row.first_valid is not None for row in self.policies)
 
     @property
     def first(self) -> PolicyScore | None:
@@ -103,8 +110,10 @@ class ModuleReward:
     mean_reward: float | None
     """Mean program reward of those that have one."""
     without_reward: int
+    first_failed: int
+    """Of these calls, how many had no parsable completion at the first attempt."""
     parse_failed: int
-    """Of these calls, how many had no parsable completion after the last attempt."""
+    """And how many still had none after the last."""
 
 
 @dataclass(frozen=True)

@@ -117,16 +117,18 @@ def _module_rewards(artifact: Artifact, iteration: int) -> list[ModuleReward]:
     columns = ["rollout_id", "module", "invocation_index", "attempt", "parse_status", "trainable"]
     calls = frame(artifact, INVOCATIONS, columns).filter("trainable")
     rewards = frame(artifact, ROLLOUTS, ["rollout_id", "reward"])
-    last_attempts = calls.sort("attempt").group_by("rollout_id", "module", "invocation_index").last()
+    attempts = calls.sort("attempt").group_by("rollout_id", "module", "invocation_index")
+    calls = attempts.agg(first=pl.col("parse_status").first(), last=pl.col("parse_status").last())
     stats = (
-        last_attempts.join(rewards, on="rollout_id")
+        calls.join(rewards, on="rollout_id")
         .sort("rollout_id")
         .group_by("module", "invocation_index")
         .agg(
             pl.len().alias("rollouts"),
             pl.col("reward").mean().alias("mean_reward"),
             pl.col("reward").null_count().alias("without_reward"),
-            (pl.col("parse_status") == "failed").sum().alias("parse_failed"),
+            (pl.col("first") == "failed").sum().alias("first_failed"),
+            (pl.col("last") == "failed").sum().alias("parse_failed"),
         )
         .sort("module", "invocation_index")
     )

@@ -42,6 +42,7 @@ def collect_scores(run: OpenRun, split: str) -> SplitScores:
                 to_first=to_first,
                 to_previous=to_previous,
                 parts=_parts(artifact),
+                first_valid=artifact.manifest.metrics.get("parse_first_attempt_valid"),
             )
         )
         seen.append(means)

@@ -149,7 +149,7 @@ class RunWriter:
         policy = self.policies[position]
         rows = [score_row(policy, example, score, failure) for example, score in enumerate(scores)]
         tables: Tables = {"scores.parquet": (SCORES, rows)}
-        metrics: dict[str, Any] = {"parts": parts}
+        metrics: dict[str, Any] = {"parts": parts, "parse_first_attempt_valid": 0.75}
         key = self.artifact(
             "evaluate", f"{split} {position}", tables, metrics=metrics, seconds=5.0, completion_tokens=400.0
         )

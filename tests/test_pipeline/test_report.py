@@ -117,16 +117,21 @@ def test_rewards_stand_by_module_and_call(tmp_path: Path):
     assert (rewards["act", 0].parse_failed, rewards["act", 0].without_reward) == (1, 1)
 
 
-def test_only_the_last_attempt_of_a_call_counts(tmp_path: Path):
+def test_what_did_not_parse_at_first_stands_beside_what_never_did(tmp_path: Path):
     def retry(rollouts: Rows, calls: Rows) -> None:
         name = rollouts[1]["rollout_id"]
         first = next(call for call in calls if call["rollout_id"] == name and call["module"] == "plan")
         first["parse_status"] = "failed"
         calls.append({**first, "call_index": 9, "attempt": 1, "parse_status": "ok"})
 
-    report = collect(whole_run(tmp_path, iterations=1, change=retry))
+    folder = whole_run(tmp_path, iterations=1, change=retry)
+    report = collect(folder)
     plan = next(row for row in report.module_rewards if row.module == "plan")
-    assert (plan.rollouts, plan.parse_failed) == (24, 0)
+    assert (plan.rollouts, plan.first_failed, plan.parse_failed) == (24, 1, 0)
+    assert report.dev.policies[0].first_valid == 0.75
+    page = build_report(folder).read_text()
+    assert "Not parsed at first" in page
+    assert "<td>75" in page
 
 
 def test_exclusions_and_failures_are_listed_by_reason(tmp_path: Path):

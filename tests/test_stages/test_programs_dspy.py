@@ -349,3 +349,11 @@ def test_the_prompt_is_what_the_models_template_makes_of_the_demos(tmp_path):
     assert list(row["prompt_ids"]) == list(ids)
     assert [message["role"] for message in messages] == ["system", "user", "assistant", "user"]
     assert "demo answer" in messages[2]["content"]
+
+
+def test_equal_calls_of_two_rollouts_are_two_draws_though_dspys_cache_is_on():
+    dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=True)
+    engine = CharEngine(lambda prompt, request: field("y", str(request.seed)))
+    runs = run(Inner(), engine, [job(0), job(1)])
+    assert len({finished.outcome.output for finished in runs}) == 2
+    assert sum(engine.batches) == 2
