@@ -50,8 +50,8 @@ bench-train: $(VENV)/.ready ## the trainer against stock TRL on three workloads;
 bench-demo: $(VENV)/.ready ## the demo on seeds 0 to 4, an hour; writes data/baselines/demo.json
 	$(BIN)/python -m tests.benchmarks.demo_seeds runs/seeds data/baselines/demo.json
 
-bench-iterations: $(VENV)/.ready ## nine variants of the demo on three seeds, hours; ARGS="--device cuda --jobs 8"
-	$(BIN)/python -m tests.benchmarks.iterations $(ARGS)
+bench-iterations: $(VENV)/.ready ## nine variants of the demo's training over three seeds, an hour
+	$(BIN)/mmgrpo study data/study/iterations.toml $(ARGS)
 
 lock: $(VENV)/.ready ## write the exact set that is installed now to constraints.txt
 	$(BIN)/pip freeze --exclude-editable | sed 's/+cpu//' > constraints.txt
