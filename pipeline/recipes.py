@@ -30,12 +30,20 @@ def load_recipe(path: Path, settings: list[str]) -> LoadedRecipe:
     Raises:
         RecipeError: naming the file and each wrong field, with what was expected.
     """
-    document = merge(read_toml(path), _parse_settings(settings))
-    try:
-        recipe = Recipe.model_validate(with_preset(document))
-    except ValidationError as error:
-        raise RecipeError(f"{path} is not a valid recipe:\n{describe_errors(error, Recipe)}") from None
+    recipe = recipe_from(merge(read_toml(path), _parse_settings(settings)), str(path))
     return LoadedRecipe(recipe, path.resolve().parent)
+
+
+def recipe_from(document: dict[str, Any], name: str) -> Recipe:
+    """The recipe of a document.
+
+    Raises:
+        RecipeError: naming the document by `name`, and each wrong field, with what was expected.
+    """
+    try:
+        return Recipe.model_validate(with_preset(document))
+    except ValidationError as error:
+        raise RecipeError(f"{name} is not a valid recipe:\n{describe_errors(error, Recipe)}") from None
 
 
 def load_execution(path: Path | None, settings: list[str]) -> Execution:

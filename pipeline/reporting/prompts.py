@@ -25,9 +25,10 @@ def collect_prompts(run: OpenRun) -> tuple[Prompts, ...]:
 def _prompts(iteration: int, artifact: Artifact) -> Prompts:
     metrics = artifact.manifest.metrics
     state = json.loads(artifact.file(STATE).read_bytes())
+    named = {"self": state} if "signature" in state else state  # a program that is a predictor itself
     modules = [
         ModulePrompt(name, clip(part["signature"]["instructions"], LENGTH), len(part["demos"]))
-        for name, part in state.items()
+        for name, part in named.items()
         if name != "metadata"
     ]
     return Prompts(

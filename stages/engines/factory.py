@@ -11,12 +11,14 @@ from schemas.execution import Execution
 from schemas.parquet import read_rows
 from schemas.policies import POLICIES
 from schemas.recipe import Recipe
+from schemas.recipe_data import ModelSection
 from stages.contract import Inputs
 from stages.engines.adapters import read_adapters
 from stages.engines.endpoint import Endpoint
 from stages.engines.interface import Adapter, Engine
 
 if TYPE_CHECKING:
+    from stages.engines.models import BaseModel
     from stages.engines.transformers_engine import TransformersEngine
 
 _ENGINES: dict[tuple[str, ...], TransformersEngine] = {}
@@ -40,20 +42,24 @@ def make_engine(recipe: Recipe, execution: Execution, inputs: Inputs) -> Engine:
             f"{inputs['base'].path} was made from {recorded[:12]}: the model's files changed. Restore them, or start "
             "another run."
         )
+    engine = engine_of(base, recipe.model, execution)
+    engine.expect({adapter.digest for adapter in policy_adapters(inputs).values()})
+    return engine
+
+
+def engine_of(base: BaseModel, model: ModelSection, execution: Execution) -> TransformersEngine:
+    """The embedded engine over a base model: the one of this process, where it is the same."""
     if execution.threads:
         import torch
 
         torch.set_num_threads(execution.threads)
     device = _device(execution)
-    key = (base.digest, recipe.model.dtype, str(recipe.model.context), device, str(execution.batch_tokens))
+    key = (base.digest, model.dtype, str(model.context), device, str(execution.batch_tokens))
     if key not in _ENGINES:
         from stages.engines.transformers_engine import TransformersEngine
 
         _ENGINES.clear()
-        _ENGINES[key] = TransformersEngine(
-            base, recipe.model.dtype, recipe.model.context, device, execution.batch_tokens
-        )
-    _ENGINES[key].expect({adapter.digest for adapter in policy_adapters(inputs).values()})
+        _ENGINES[key] = TransformersEngine(base, model.dtype, model.context, device, execution.batch_tokens)
     return _ENGINES[key]
 
 

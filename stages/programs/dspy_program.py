@@ -35,7 +35,7 @@ def dspy_program(module: dspy.Module, saved: dict[str, Any] | None, metric: Metr
         RecipeError: for a saved state of another program, or a predictor with an LM whose calls would go unrecorded.
     """
     if saved is not None:
-        _load_state(module, saved)
+        load_prompts(module, saved)
     named = _stamp(module)
     stamp_refiners(module)
     install()
@@ -90,8 +90,30 @@ def _is_async(module: dspy.Module) -> bool:
     return inspect.iscoroutinefunction(getattr(type(module), "aforward", None)) and not hasattr(type(module), "forward")
 
 
-def _load_state(module: dspy.Module, saved: dict[str, Any]) -> None:
-    """Load prompts and demos. The LM in a saved state is the one that the prompts were optimised with, not ours."""
+ALONE = "self"
+"""What DSPy calls the predictor of a program that is one itself, whose state has no names."""
+
+
+def state_of(module: dspy.Module) -> dict[str, Any]:
+    """Instructions and demonstrations by predictor, as canonical JSON, without the LMs that they were made with."""
+    state = module.dump_state()
+    named = {ALONE: state} if isinstance(module, dspy.Predict) else state
+    return {name: {**jsonable(part), "lm": None} for name, part in named.items()}
+
+
+def by_predictor(saved: dict[str, Any]) -> dict[str, Any]:
+    """A saved state by predictor, its versions left out."""
+    named = {ALONE: saved} if "signature" in saved else saved
+    return {name: part for name, part in named.items() if name != "metadata"}
+
+
+def load_prompts(module: dspy.Module, saved: dict[str, Any]) -> None:
+    """Load prompts and demos. The LM in a saved state is the one that the prompts were optimised with, not ours.
+
+    Raises:
+        RecipeError: for the state of another program.
+    """
+    saved = by_predictor(saved)
     known = dict(module.named_predictors())
     if set(saved) != set(known):
         raise RecipeError(
@@ -101,7 +123,8 @@ def _load_state(module: dspy.Module, saved: dict[str, Any]) -> None:
         )
     lms = {name: predictor.lm for name, predictor in known.items()}
     try:
-        module.load_state({name: {**state, "lm": None} for name, state in saved.items()})
+        state = {name: {**part, "lm": None} for name, part in saved.items()}
+        module.load_state(state[ALONE] if isinstance(module, dspy.Predict) else state)
     except Exception as error:
         raise RecipeError(f"program.state does not load into this program: {describe(error)}") from error
     for name, predictor in known.items():

@@ -48,6 +48,11 @@ def code_digests(modules: Iterable[str]) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
+def script_digests(path: Path) -> dict[str, str]:
+    """As `code_digests`, of a file that is run as a script rather than imported."""
+    return {"__main__": digest_file(path), **code_digests(_imports(path, "__main__", is_package=False))}
+
+
 def file_digests(root: Path, entries: Iterable[str]) -> dict[str, str]:
     """sha256 of the files named in `program.code`, folders taken whole, by path relative to the recipe.
 

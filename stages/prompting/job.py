@@ -15,13 +15,14 @@ from schemas.errors import StageError
 from schemas.recipe import Recipe
 from stages.contract import Out
 from stages.programs.dspy_engine import program_lm
+from stages.programs.dspy_program import ALONE, state_of
 from stages.programs.imports import describe
 from stages.programs.load import Program
 from stages.programs.session import Session
 from stages.programs.shards import usage_figures
 from stages.prompting.memory import Memory
 from stages.prompting.optimizers import Task, most_trials, optimize
-from stages.prompting.program import SERVICE, ProposerEngine, optimizable, state_of
+from stages.prompting.program import SERVICE, ProposerEngine, optimizable
 from stages.prompting.scoring import Scorer, dspy_examples
 from stages.prompting.service import Service
 from stages.prompting.split import Split
@@ -46,7 +47,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Found:
-    """What it found: the frozen state, the rows of the trials table, and figures."""
+    """What it found: the frozen state as DSPy saves it, the rows of the trials table, and figures."""
 
     state: dict[str, Any]
     rows: list[dict[str, Any]]
@@ -83,7 +84,7 @@ def optimized(work: Work, out: Out, log: Path) -> Found:
         raise trials.error
     _refuse_failed_metric(service)
     state = state_of(best)
-    return Found(state, trials.rows, _metrics(work, service, trials, original, state))
+    return Found(state.get(ALONE, state), trials.rows, _metrics(work, service, trials, original, state))
 
 
 def _task(work: Work, module: dspy.Module, service: Service) -> Task:

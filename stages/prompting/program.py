@@ -13,7 +13,6 @@ from stages.engines.signals import ContextOverflowError
 from stages.programs.dspy_calls import RUN, OurEngine
 from stages.programs.dspy_engine import overrides_of, request_messages, response_of
 from stages.programs.dspy_program import disguised
-from stages.programs.jsonable import jsonable
 from stages.programs.load import Program
 from stages.prompting.checks import check_program
 from stages.prompting.service import Service
@@ -69,8 +68,3 @@ def optimizable(program: Program, factory: str) -> dspy.Module:
     alone = inspect.iscoroutinefunction(getattr(kind, "aforward", None)) and not hasattr(kind, "forward")
     module.__class__ = disguised(kind, (ServedAsyncProgram if alone else ServedProgram, kind))
     return module
-
-
-def state_of(module: dspy.Module) -> dict[str, Any]:
-    """Instructions and demonstrations of all predictors as canonical JSON, without the LMs that they were made with."""
-    return {name: {**jsonable(state), "lm": None} for name, state in module.dump_state().items()}

@@ -20,6 +20,7 @@ from stages.engines.batcher import Batcher, Clock
 from stages.engines.signals import LMFailure, RunEnded
 from stages.programs.branches import in_thread_of
 from stages.programs.dspy_calls import RUN
+from stages.programs.dspy_refine import AdviceIsAModule
 from stages.programs.imports import describe
 from stages.programs.jsonable import json_text
 from stages.programs.judge import JudgeCaller
@@ -67,8 +68,9 @@ class Service:
         again = (getattr(dspy.settings.lm, "kwargs", None) or {}).get("rollout_id") or 0
         seed = seed_from(self.seed, "run", digest(json.loads(json_text(inputs))), int(again))
         caller = self._caller(seed, tally)
+        callbacks = [*dspy.settings.callbacks, AdviceIsAModule()]
         try:
-            with in_thread_of(caller.recorder.branch), dspy.context(**{RUN: caller}):
+            with in_thread_of(caller.recorder.branch), dspy.context(**{RUN: caller, "callbacks": callbacks}):
                 output = work()
         except Exception as error:
             if caller.failure is not None:

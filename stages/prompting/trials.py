@@ -10,9 +10,9 @@ from dspy.evaluate import Evaluate
 from dspy.utils.callback import BaseCallback
 
 from schemas.canonical import canonical_json, digest
+from stages.programs.dspy_program import state_of
 from stages.programs.jsonable import json_text
 from stages.prompting.caller import Tally
-from stages.prompting.program import state_of
 from stages.prompting.service import Service
 
 

@@ -84,6 +84,22 @@ def test_bring_your_own_function(tmp_path: Path) -> None:
     assert mmgrpo("verify", tmp_path / "run") == 0
 
 
+def test_the_dspy_optimizer(tmp_path: Path) -> None:
+    unpack(tmp_path, "optimizer")
+    script = tmp_path / "optimizer" / "optimize.py"
+    tiny = '"model": {"base": "tiny-random", "dtype": "float32", "context": 2048}, "adapter": {"r": 2}'
+    code = script.read_text().replace('"model": {"base": "smollm2-135m-instruct"}', tiny)
+    plain = "from stages.programs.plain_adapter import PlainAdapter\n\ndspy.configure(adapter=PlainAdapter(), "
+    script.write_text(code.replace("dspy.configure(", plain))  # a random model follows no markers
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.strip()
+    assert artifact(tmp_path / "runs" / "qa", "rollout").manifest.metrics["rollouts"] == 24
+    assert mmgrpo("verify", tmp_path / "runs" / "qa") == 0
+
+
 def test_bring_your_own_dspy_program(tmp_path: Path) -> None:
     examples = "question,answer,split\n" + "".join(f"q {i},a,{'dev' if i > 3 else 'train'}\n" for i in range(6))
     recipe = unpack(tmp_path, "dspy")

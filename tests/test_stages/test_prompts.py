@@ -255,3 +255,29 @@ def test_the_defaults_of_mipro_are_the_papers() -> None:
     section = PromptsSection(optimizer="mipro")
     assert (section.trials, section.demo_candidates, section.instruction_candidates) == (12, 12, 6)
     assert (section.validation, section.auto) == (0.8, "medium")
+
+
+def test_a_program_that_is_one_predictor_is_optimized_and_its_state_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = """
+import dspy
+from stages.programs.plain_adapter import PlainAdapter
+
+def program():
+    made = dspy.Predict("x -> y")
+    made.adapter = PlainAdapter()
+    return made
+
+def metric(example, output, calls):
+    return float(len(calls[0]["messages"]) > 2)
+"""
+    made, out = bench(tmp_path / "a", monkeypatch, source=source), FolderOut(tmp_path / "out")
+    chosen = recipe(optimizer="bootstrap")
+    metrics = optimize(made, chosen, out)
+    assert (metrics["score_before"], metrics["score"]) == (0.0, 1.0)
+    frozen = load_program(chosen, made.root, out.folder / "state.json")
+    assert frozen.module.demos
+    other = load_program(chosen, made.root).module
+    other.load(out.folder / "state.json")
+    assert other.dump_state() == frozen.module.dump_state()
