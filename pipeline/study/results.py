@@ -28,7 +28,7 @@ class Cost:
     sampled_tokens: float | None
     """Tokens of completions, in rollouts and in trials of prompts."""
     trained_tokens: float | None
-    """Tokens of the rows that were trained on."""
+    """Tokens of the rows that were trained on; a stage that had nothing to train on tells of none."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def _cost(folder: Path) -> Cost:
         core_seconds=_sum([named.get("cpu_seconds") for named in spent.values()]),
         seconds=_sum([named.get("seconds") for named in spent.values()]),
         sampled_tokens=_sum([named.get("completion_tokens") for stage, named in spent.items() if stage in SAMPLING]),
-        trained_tokens=_sum([named.get("train_row_tokens") for stage, named in spent.items() if stage == TRAINED]),
+        trained_tokens=spent.get(TRAINED, {}).get("train_row_tokens", 0.0),
     )
 
 

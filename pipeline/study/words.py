@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipeline.reporting.text import ABSENT, bounds, count, duration, number, signed
+from pipeline.reporting.text import ABSENT, bounds, count, duration, number, plural, signed
 from pipeline.study.strategies import title_of
 from pipeline.study.table import MEAN, Cell, Table
 
@@ -39,7 +39,7 @@ def scored(table: Table) -> str:
     done = "" if table.complete else f" Unfinished: {len(table.results)} of {_total(table)} runs."
     return (
         f"Score on the {table.split} split after the last iteration ({sets or 'nothing yet'} examples): mean over "
-        f"{len(table.seeds)} seeds with 95 % t interval. An interval over seeds speaks of the method on these "
+        f"{plural(len(table.seeds), 'seed')} with 95 % t interval. An interval over seeds speaks of the method on these "
         f"examples, not of other examples. Without an interval: the seeds share one evaluation.{done}"
     )
 
