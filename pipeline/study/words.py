@@ -39,8 +39,8 @@ def scored(table: Table) -> str:
     done = "" if table.complete else f" Unfinished: {len(table.results)} of {_total(table)} runs."
     return (
         f"Score on the {table.split} split after the last iteration ({sets or 'nothing yet'} examples): mean over "
-        f"{plural(len(table.seeds), 'seed')} with 95 % t interval. An interval over seeds speaks of the method on these "
-        f"examples, not of other examples. Without an interval: the seeds share one evaluation.{done}"
+        f"{plural(len(table.seeds), 'seed')} with 95 % t interval. An interval over seeds speaks of the method on "
+        f"these examples, not of other examples. Without an interval: the seeds share one evaluation.{done}"
     )
 
 
