@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
 
-from schemas.canonical import seed_from
 from schemas.execution import Execution
 from schemas.recipe import Recipe
-from schemas.rollouts import INVOCATIONS, rollout_id
+from schemas.rollouts import INVOCATIONS
 from schemas.scores import SCORES
 from stages.contract import Inputs, Out
 from stages.programs.figures import call_figures, first_error, judge_figures, part_means, status_counts
+from stages.programs.jobs import Runs
 from stages.programs.load import load_program
 from stages.programs.prompts import frozen_prompts, running_digest
 from stages.programs.run import Finished, Job
@@ -83,33 +82,17 @@ def plan_jobs(recipe: Recipe, inputs: Inputs) -> dict[str, list[Job]]:
     Seeds do not depend on the policy: every policy is scored with the same draws, so that differences between two
     are not those of the dice.
     """
-    split = str(inputs.params["split"])
+    split, seed = str(inputs.params["split"]), recipe.evaluate.seed_of(recipe.seed)
+    runs = Runs(
+        program=running_digest(inputs),
+        policy=str(inputs.params["policy"]),
+        source=f"evaluate:{split}",
+        seed=seed,
+        iteration=0,
+        draws=(seed, "evaluate", split),
+    )
     rows = read_split(inputs, split)[: recipe.evaluate.limit]
-    return {row["example_id"]: _jobs(recipe, inputs, split, row) for row in rows}
-
-
-def _jobs(recipe: Recipe, inputs: Inputs, split: str, example: Mapping[str, Any]) -> list[Job]:
-    example_id, seed = str(example["example_id"]), recipe.evaluate.seed_of(recipe.seed)
-    return [
-        Job(
-            example_id=example_id,
-            index=sample_index,
-            rollout_id=rollout_id(
-                program=running_digest(inputs),
-                policy=str(inputs.params["policy"]),
-                source=f"evaluate:{split}",
-                seed=seed,
-                iteration=0,
-                example_id=example_id,
-                index=sample_index,
-            ),
-            seed=seed_from(seed, "evaluate", split, example_id, sample_index),
-            inputs=example["inputs"],
-            labels=example["labels"],
-            metadata=example["metadata"],
-        )
-        for sample_index in range(recipe.evaluate.samples)
-    ]
+    return {row["example_id"]: runs.of(row, recipe.evaluate.samples) for row in rows}
 
 
 def _row(finished: Finished, policy: str) -> dict[str, Any]:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
 
-from schemas.canonical import seed_from
 from schemas.errors import RecipeError
 from schemas.execution import Execution
 from schemas.parquet import read_rows, write_table
 from schemas.recipe import Recipe
-from schemas.rollouts import INVOCATIONS, ROLLOUTS, rollout_id
+from schemas.rollouts import INVOCATIONS, ROLLOUTS
 from schemas.tries import TRIES
 from stages.contract import Inputs, Out
 from stages.programs.choice import order
 from stages.programs.figures import call_figures, first_error, judge_figures, status_counts
+from stages.programs.jobs import Runs
 from stages.programs.load import load_program
 from stages.programs.prompts import frozen_prompts, running_digest
 from stages.programs.refill import refill_figures, waves
-from stages.programs.run import Finished, Job
 from stages.programs.shards import Shape, compact, open_session, read_split, sample
 from stages.programs.worth import tries, worths
 
@@ -72,15 +70,13 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
     names = order(sorted(rows), recipe, iteration, {row["example_id"]: row["deviation"] for row in before})
     section = recipe.rollout
 
-    def row(finished: Finished) -> dict[str, Any]:
-        return _row(finished, iteration, str(inputs.params["policy"]), running_digest(inputs))
-
+    runs, count = _runs(recipe, inputs), recipe.student_rollouts
     sample(
         program,
-        ({name: _jobs(recipe, inputs, iteration, rows[name]) for name in wave} for wave in waves(names, recipe, out)),
+        ({name: runs.of(rows[name], count) for name in wave} for wave in waves(names, recipe, out)),
         lambda: open_session(recipe, execution, inputs, section.sampling, section.parse_retries),
         out,
-        shape=Shape(ROLLOUTS, "rollouts", row),
+        shape=Shape(ROLLOUTS, "rollouts", runs.row),
         concurrency=execution.concurrency,
     )
     rollouts = pl.DataFrame(compact(out, ROLLOUTS))
@@ -120,45 +116,13 @@ def _examples(recipe: Recipe, inputs: Inputs) -> dict[str, dict[str, Any]]:
     return rows
 
 
-def _jobs(recipe: Recipe, inputs: Inputs, iteration: int, example: Mapping[str, Any]) -> list[Job]:
-    policy, program = str(inputs.params["policy"]), running_digest(inputs)
-    example_id = str(example["example_id"])
-    return [
-        Job(
-            example_id=example_id,
-            index=index,
-            rollout_id=rollout_id(
-                program=program,
-                policy=policy,
-                source=SOURCE,
-                seed=recipe.seed,
-                iteration=iteration,
-                example_id=example_id,
-                index=index,
-            ),
-            seed=seed_from(recipe.seed, "sample", iteration, example_id, index),
-            inputs=example["inputs"],
-            labels=example["labels"],
-            metadata=example["metadata"],
-        )
-        for index in range(recipe.student_rollouts)
-    ]
-
-
-def _row(finished: Finished, iteration: int, policy: str, program: str) -> dict[str, Any]:
-    job, outcome = finished.job, finished.outcome
-    return {
-        "example_id": job.example_id,
-        "rollout_index": job.index,
-        "rollout_id": job.rollout_id,
-        "iteration": iteration,
-        "source": SOURCE,
-        "policy": policy,
-        "program": program,
-        "reward": outcome.score,
-        "reward_parts": outcome.parts,
-        "status": outcome.status,
-        "error": outcome.error,
-        "output": outcome.output,
-        "seed": job.seed,
-    }
+def _runs(recipe: Recipe, inputs: Inputs) -> Runs:
+    iteration = int(inputs.params["iteration"])
+    return Runs(
+        program=running_digest(inputs),
+        policy=str(inputs.params["policy"]),
+        source=SOURCE,
+        seed=recipe.seed,
+        iteration=iteration,
+        draws=(recipe.seed, "sample", iteration),
+    )

@@ -6,24 +6,22 @@ is trained. An artifact of its own for each teacher, so that the student's rollo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
 
-from schemas.canonical import seed_from
 from schemas.errors import DataError
 from schemas.execution import Execution
 from schemas.parquet import write_table
 from schemas.recipe import Recipe
 from schemas.recipe_data import SamplingSection
-from schemas.rollouts import INVOCATIONS, ROLLOUTS, rollout_id
+from schemas.rollouts import INVOCATIONS, ROLLOUTS
 from stages.contract import Inputs, Out
 from stages.programs.figures import call_figures, first_error, judge_figures, status_counts
+from stages.programs.jobs import Runs
 from stages.programs.load import Program, load_program
 from stages.programs.prompts import frozen_prompts, running_digest
-from stages.programs.run import Finished, Job
 from stages.programs.shards import Shape, compact, open_session, read_split, sample
 from stages.programs.teachers import as_teacher, program_digest, program_of
 from stages.programs.transfer import Transfer
@@ -63,9 +61,10 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
     frozen, own = frozen_prompts(inputs), program_of(recipe, about["name"])
     student = load_program(recipe, inputs.root, frozen)
     teacher = load_program(own, inputs.root, None if "program" in about else frozen)
+    runs, count = _runs(recipe, inputs), int(about["rollouts"])
     sample(
         teacher,
-        [{row["example_id"]: _jobs(recipe, inputs, row) for row in _examples(recipe, inputs)}],
+        [{row["example_id"]: runs.of(row, count) for row in _examples(recipe, inputs)}],
         lambda: as_teacher(
             open_session(recipe, execution, inputs, recipe.rollout.sampling, recipe.rollout.parse_retries),
             recipe,
@@ -73,7 +72,7 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
             inputs.root,
         ),
         out,
-        shape=Shape(ROLLOUTS, "rollouts", lambda finished: _row(finished, inputs)),
+        shape=Shape(ROLLOUTS, "rollouts", runs.row),
         concurrency=execution.concurrency,
     )
     rollouts = pl.DataFrame(compact(out, ROLLOUTS))
@@ -102,53 +101,17 @@ def _examples(recipe: Recipe, inputs: Inputs) -> list[dict[str, Any]]:
     return rows
 
 
-def _jobs(recipe: Recipe, inputs: Inputs, example: Mapping[str, Any]) -> list[Job]:
-    """A teacher's runs on one example. Their seeds know its name, so that another teacher moves none of them."""
+def _runs(recipe: Recipe, inputs: Inputs) -> Runs:
+    """A teacher's runs. Their seeds know its name, so that another teacher moves none of them."""
     about, iteration = inputs.params["teacher"], int(inputs.params["iteration"])
-    example_id = str(example["example_id"])
-    return [
-        Job(
-            example_id=example_id,
-            index=index,
-            rollout_id=rollout_id(
-                program=program_digest(about, running_digest(inputs)),
-                policy=inputs.params["policy"],
-                source=_source(inputs),
-                seed=recipe.seed,
-                iteration=iteration,
-                example_id=example_id,
-                index=index,
-            ),
-            seed=seed_from(recipe.seed, "teacher", about["name"], iteration, example_id, index),
-            inputs=example["inputs"],
-            labels=example["labels"],
-            metadata=example["metadata"],
-        )
-        for index in range(int(about["rollouts"]))
-    ]
-
-
-def _source(inputs: Inputs) -> str:
-    return f"teacher:{inputs.params['teacher']['name']}"
-
-
-def _row(finished: Finished, inputs: Inputs) -> dict[str, Any]:
-    job, outcome = finished.job, finished.outcome
-    return {
-        "example_id": job.example_id,
-        "rollout_index": job.index,
-        "rollout_id": job.rollout_id,
-        "iteration": int(inputs.params["iteration"]),
-        "source": _source(inputs),
-        "policy": inputs.params["policy"],
-        "program": program_digest(inputs.params["teacher"], running_digest(inputs)),
-        "reward": outcome.score,
-        "reward_parts": outcome.parts,
-        "status": outcome.status,
-        "error": outcome.error,
-        "output": outcome.output,
-        "seed": job.seed,
-    }
+    return Runs(
+        program=program_digest(about, running_digest(inputs)),
+        policy=inputs.params["policy"],
+        source=f"teacher:{about['name']}",
+        seed=recipe.seed,
+        iteration=iteration,
+        draws=(recipe.seed, "teacher", about["name"], iteration),
+    )
 
 
 def _transfer(inputs: Inputs, recipe: Recipe, execution: Execution, teacher: Program, student: Program) -> Transfer:

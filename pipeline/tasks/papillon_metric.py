@@ -5,24 +5,23 @@ text (case, punctuation and white space do not count). Quality has two measures,
 `metric_args` says which:
 
 - `rouge_l`: ROUGE-L F1 (Lin 2004) of the answer against the reference answer. It needs no LM, and rewards wording.
-- `judge`: an LM at an OpenAI-compatible endpoint says whether the answer is at least as good as the reference, asked in
-  both orders: 1 when it wins first, or when the two verdicts agree with each other only in the position; else 0.
+- `judge`: the recipe's judge (`[metric] lm`) says whether the answer is at least as good as the reference, asked in
+  both orders: 1 when it wins first, or when the two verdicts agree only in the position; else 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.tasks.text import normalise
 from schemas.errors import RecipeError
 
 if TYPE_CHECKING:
-    from pipeline.tasks.call import Example
-    from stages.engines.endpoint import Endpoint
+    from pipeline.tasks.call import Completion, Example
 
 Quality = Literal["rouge_l", "judge"]
+Ask = Callable[..., "Completion"]
 VERDICT_TOKENS = 8
 QUESTION = (
     "A user wrote:\n\n{query}\n\n--- Response A ---\n{first}\n\n--- Response B ---\n{second}\n\n"
@@ -36,7 +35,7 @@ def metric(
     _calls: Sequence[Any],
     *,
     quality: Quality = "rouge_l",
-    judge: Mapping[str, str] | None = None,
+    call: Ask | None = None,
 ) -> dict[str, float]:
     """Score with the parts `quality`, `leakage` and `leaked` (units that went out).
 
@@ -44,14 +43,14 @@ def metric(
         example: inputs `query`; labels `response` (the reference) and `pii_units`.
         output: what the program returned: `response` and `request`.
         quality: the measure of quality.
-        judge: for `judge`: `url`, `model` and, where the endpoint wants a key, `api_key_env`.
+        call: asks the judge.
 
     Raises:
-        RecipeError: when `quality` and `judge` do not fit.
+        RecipeError: for another measure, or a judge that cannot be asked.
     """
     leaked, units = leaks(output["request"], example.labels["pii_units"])
     leakage = leaked / units if units else 0.0
-    value = _quality(str(example.inputs["query"]), output["response"], example.labels["response"], quality, judge)
+    value = _quality(str(example.inputs["query"]), output["response"], example.labels["response"], quality, call)
     return {"score": (value + 1.0 - leakage) / 2, "quality": value, "leakage": leakage, "leaked": float(leaked)}
 
 
@@ -79,38 +78,28 @@ def _common_subsequence(left: Sequence[str], right: Sequence[str]) -> int:
     return row[-1]
 
 
-def _quality(query: str, response: str, reference: str, measure: str, judge: Mapping[str, str] | None) -> float:
-    if measure == "rouge_l" and judge is None:
+def _quality(query: str, response: str, reference: str, measure: str, call: Ask | None) -> float:
+    if measure == "rouge_l":
         return rouge_l(response, reference)
-    if measure == "judge" and judge and {"url", "model"} <= set(judge) <= {"url", "model", "api_key_env"}:
-        return _judged(_endpoint(judge["url"], judge["model"], judge.get("api_key_env")), query, response, reference)
+    if measure == "judge" and call is not None:
+        return _judged(call, query, response, reference)
     raise RecipeError(
-        f"program.metric_args: quality is {measure!r} and judge is {judge!r}, expected quality 'rouge_l' alone, or "
-        "quality 'judge' with judge = { url, model } and, where a key is needed, api_key_env"
+        f"program.metric_args: quality is {measure!r}, expected 'rouge_l', or 'judge' where there is one to ask"
     )
 
 
-def _judged(endpoint: Endpoint, query: str, response: str, reference: str) -> float:
+def _judged(call: Ask, query: str, response: str, reference: str) -> float:
     """1 when the response is judged at least as good, or when the judge goes by the position alone (as PAPILLON)."""
-    wins = _verdict(endpoint, QUESTION.format(query=query, first=response, second=reference))
-    loses = _verdict(endpoint, QUESTION.format(query=query, first=reference, second=response))
+    wins = _verdict(call, QUESTION.format(query=query, first=response, second=reference))
+    loses = _verdict(call, QUESTION.format(query=query, first=reference, second=response))
     return float(wins or wins == loses)
 
 
-def _verdict(endpoint: Endpoint, question: str) -> bool:
-    from stages.engines.interface import Sampling
-
-    sampling = Sampling(temperature=0.0, max_new_tokens=VERDICT_TOKENS)
-    text, _ = endpoint.complete([{"role": "user", "content": question}], sampling)
+def _verdict(call: Ask, question: str) -> bool:
+    messages = [{"role": "user", "content": question}]
+    text = call("verdict", messages, temperature=0.0, max_new_tokens=VERDICT_TOKENS).text
     answer = normalise(text).partition(" ")[0]
     if answer not in ("yes", "no"):
         # What it said instead may quote the user: it stays out of the message.
-        raise ValueError(f"the judge {endpoint.model} answered in {len(text)} characters, expected yes or no")
+        raise ValueError(f"the judge answered in {len(text)} characters, expected yes or no")
     return answer == "yes"
-
-
-@cache
-def _endpoint(url: str, model: str, api_key_env: str | None) -> Endpoint:
-    from stages.engines.endpoint import Endpoint
-
-    return Endpoint("judge", url, model, api_key_env)

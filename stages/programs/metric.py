@@ -64,7 +64,8 @@ def prepare_metric(function: Callable[..., Any], args: Mapping[str, Any]) -> Met
     forward = getattr(type(function), "forward", None)  # a DSPy module may be a metric
     known = function if forward is None else forward.__get__(function)
     try:
-        names = list(inspect.signature(known).parameters)
+        parameters = inspect.signature(known).parameters
+        names = list(parameters)
         asks = "call" in names and "call" not in args
         third = names[2:3] != ["call"]
         inspect.signature(known).bind(*[None] * (2 + third), **args, **({"call": None} if asks else {}))
@@ -78,7 +79,7 @@ def prepare_metric(function: Callable[..., Any], args: Mapping[str, Any]) -> Met
 
     def metric(example: Example, output: Any, calls: list[dict[str, Any]], judge: Caller | None = None) -> Any:
         rest = [None if names[2:3] == ["trace"] else calls] if third else []
-        if asks and judge is None:
+        if asks and judge is None and parameters["call"].default is inspect.Parameter.empty:
             raise TypeError("this metric asks an LM, which cannot be had here")
         asking = {"call": make_call(judge)} if asks and judge is not None else {}
         return function(example, output, *rest, **args, **asking)

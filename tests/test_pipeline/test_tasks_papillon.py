@@ -1,10 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
 from typing import Any
 
@@ -93,58 +89,55 @@ def test_the_score_is_half_quality_and_half_what_was_kept_private():
     assert papillon_metric.metric(EXAMPLE, output, []) == {"score": 0.75, "quality": 1, "leakage": 0.5, "leaked": 1}
 
 
-@pytest.mark.parametrize("args", [{"quality": "bleu"}, {"quality": "judge"}, {"judge": {"url": "x", "model": "y"}}])
+@pytest.mark.parametrize("args", [{"quality": "bleu"}, {"quality": "judge"}])
 def test_a_measure_of_quality_that_is_not_set_up_is_refused(args: dict[str, Any]):
     with pytest.raises(RecipeError, match="metric_args"):
         papillon_metric.metric(EXAMPLE, {"request": "x", "response": "y"}, [], **args)
 
 
-@pytest.fixture
-def judge() -> Iterator[Any]:
-    """An OpenAI-compatible endpoint that answers with the texts in its list `answers` and keeps the questions."""
-    state = SimpleNamespace(answers=[], questions=[])
+def judged(answers: list[str], output: dict[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """What the metric says, and what it asked a judge that answers with these texts."""
+    questions: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            state.questions.append(body["messages"][0]["content"])
-            message = {"role": "assistant", "content": state.answers.pop(0)}
-            choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
-            data = json.dumps({"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": choices})
-            self.send_response(200)
-            self.send_header("content-type", "application/json")
-            self.end_headers()
-            self.wfile.write(data.encode())
+    def call(module: str, messages: list[dict[str, str]], **sampling: Any) -> Any:
+        assert (module, sampling["temperature"]) == ("verdict", 0.0)
+        questions.append(messages[0]["content"])
+        return SimpleNamespace(text=answers[len(questions) - 1])
 
-        def log_message(self, *_: Any) -> None:
-            """Keep quiet."""
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    state.args = {"url": f"http://127.0.0.1:{server.server_port}/v1", "model": "m"}
-    yield state
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    return papillon_metric.metric(EXAMPLE, output, [], quality="judge", call=call), questions
 
 
 @pytest.mark.parametrize(
     ("answers", "quality"),
     [(["Yes", "no"], 1.0), (["yes.", "yes"], 1.0), (["No", "No"], 1.0), (["no", "Yes"], 0.0)],
 )
-def test_the_judge_is_asked_in_both_orders(judge: Any, answers: list[str], quality: float):
-    judge.answers = list(answers)
-    output = {"request": "write a note", "response": "OURS"}
-    parts = papillon_metric.metric(EXAMPLE, output, [], quality="judge", judge=judge.args)
+def test_the_judge_is_asked_in_both_orders(answers: list[str], quality: float):
+    parts, (first, second) = judged(answers, {"request": "write a note", "response": "OURS"})
     assert parts == {"score": (quality + 1) / 2, "quality": quality, "leakage": 0, "leaked": 0}
-    first, second = judge.questions
     assert first.index("OURS") < first.index("by Ann Lee")
     assert second.index("OURS") > second.index("by Ann Lee")
 
 
-def test_a_judge_that_says_neither_yes_nor_no_is_an_error_that_quotes_nothing(judge: Any):
-    judge.answers = ["Ann Lee?"]
+def test_a_judge_that_says_neither_yes_nor_no_is_an_error_that_quotes_nothing():
     with pytest.raises(ValueError, match="expected yes or no") as caught:
-        papillon_metric.metric(EXAMPLE, {"request": "x", "response": "y"}, [], quality="judge", judge=judge.args)
+        judged(["Ann Lee?"], {"request": "x", "response": "y"})
     assert "Ann" not in str(caught.value)
+
+
+def test_the_judge_is_an_lm_of_the_recipe_whose_calls_are_recorded():
+    from schemas.recipe_data import MetricSection, OtherLM
+    from stages.programs.session import Judging
+    from tests.test_stages.programs_kit import CharEngine, run_one
+
+    def metric(example: Any, output: Any, calls: Any, call: Any = None) -> Any:
+        return papillon_metric.metric(EXAMPLE, output, calls, quality="judge", call=call)
+
+    finished = run_one(
+        lambda inputs, call: {"request": "write a note", "response": "OURS"},
+        CharEngine(lambda *_: "Yes"),
+        metric,
+        lms={"judge": OtherLM()},
+        judging=Judging(MetricSection(lm="judge")),
+    )
+    assert finished.outcome.score == 1.0, finished.outcome.error
+    assert [(row["module"], row["lm"]) for row in finished.judge_calls] == [("verdict", "judge")] * 2

@@ -277,6 +277,16 @@ def test_a_metric_that_takes_a_call_in_place_of_the_calls_gets_it():
     assert finished.outcome.score == 6.0, finished.outcome.error
 
 
+def test_where_no_judge_can_be_had_a_metric_does_without_or_says_so():
+    from stages.programs.metric import Example, prepare_metric
+
+    example = Example("e", {}, {}, {})
+    able = prepare_metric(lambda example, output, calls, call=None: 1.0 if call is None else 0.0, {})
+    assert able(example, "", []) == 1.0
+    with pytest.raises(TypeError, match="asks an LM"):
+        prepare_metric(grade, {})(example, "", [])
+
+
 SOURCE = """
 def program():
     def run(inputs, call):
