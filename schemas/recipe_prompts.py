@@ -68,6 +68,15 @@ class PromptsSection(Section):
         return self
 
     @model_validator(mode="after")
+    def _mipro_runs_for_its_demos(self) -> PromptsSection:
+        if self.optimizer == "mipro" and self.labeled_demos and not self.bootstrapped_demos:
+            raise ValueError(
+                "optimizer 'mipro' adds labeled demonstrations to bootstrapped ones only: set bootstrapped_demos, or "
+                "labeled_demos = 0 for instructions alone"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _bootstrap_makes_demos(self) -> PromptsSection:
         if self.optimizer == "bootstrap" and not self.bootstrapped_demos + self.labeled_demos:
             raise ValueError("optimizer 'bootstrap' makes demonstrations: set bootstrapped_demos or labeled_demos")

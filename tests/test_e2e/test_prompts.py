@@ -15,7 +15,7 @@ import pytest
 from pipeline.lineage import chain
 from pipeline.store import Store
 from schemas.groups import GROUPS
-from schemas.parquet import read_frame
+from schemas.parquet import read_frame, read_rows
 from schemas.rollouts import INVOCATIONS
 from stages.contract import Artifact
 from stages.prompting.memory import Answer, Memory
@@ -238,3 +238,18 @@ def test_answers_after_a_torn_line_are_asked_again(tmp_path: Path) -> None:
     again.add("k2", Answer("other", "stop", None, None))
     again.close()
     assert Memory(file).get("k2") == Answer("other", "stop", None, None)
+
+
+def test_a_teacher_shows_the_students_frozen_demonstrations(tmp_path: Path) -> None:
+    lms = '[lms.base]\nkind = "base"\nmax_new_tokens = 8\ntemperature = 1.0\n'
+    own = RECIPE.replace('"mipro"', '"bootstrap"').replace(
+        "[rollout]", f'{lms}[teachers.other]\nlm = "base"\nrollouts = 1\n[rollout]'
+    )
+    assert run(prompts_recipe(tmp_path / "own", own), tmp_path / "run") == 0
+    frozen = json.loads(prompts_of(tmp_path / "run").file("state.json").read_bytes())
+    key = state(tmp_path / "run").iterations[0]["teacher.other"]
+    file = Store(tmp_path / "run" / "artifacts").open("teacher", key).file("invocations.parquet")
+    rows = [row for row in read_rows(file, INVOCATIONS) if row["module"] == "think"]
+    assert rows
+    for row in rows:
+        assert frozen["think"]["demos"][0]["word"] in json.loads(row["messages"])[1]["content"]

@@ -281,3 +281,44 @@ def metric(example, output, calls):
     other = load_program(chosen, made.root).module
     other.load(out.folder / "state.json")
     assert other.dump_state() == frozen.module.dump_state()
+
+
+def test_instructions_alone_are_optimized_where_no_demonstrations_are_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, out = bench(tmp_path / "a", monkeypatch), FolderOut(tmp_path / "out")
+    metrics = optimize(made, recipe(bootstrapped_demos=0, labeled_demos=0, trials=6), out)
+    assert metrics["demos"] == {"think": 0, "say": 0}
+    assert len({row["instructions_digest"] for row in trials(out)}) > 1
+    with pytest.raises(ValueError, match="labeled_demos = 0 for instructions alone"):
+        PromptsSection(optimizer="mipro", bootstrapped_demos=0)
+
+
+def test_a_metric_may_ask_a_judge_whose_calls_are_none_of_the_optimizers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = (
+        PROGRAM[: PROGRAM.index("def metric")]
+        + """
+def metric(example, output, calls, call):
+    asked = [{"role": "user", "content": "judge " + output.y}]
+    return float(call("grade", asked, lm="judge").text == "good")
+"""
+    )
+    graded: list[str] = []
+
+    def judging(prompt: str, request: Request) -> str:
+        if prompt.startswith("judge"):
+            graded.append(prompt)
+            return "bad" if "nothing" in prompt else "good"
+        return answer(prompt, request)
+
+    monkeypatch.setenv("MMGRPO_CACHE", str(tmp_path / "cache"))
+    made, out = bench(tmp_path / "a", monkeypatch, CharEngine(judging), source=source), FolderOut(tmp_path / "out")
+    document = recipe(optimizer="bootstrap").model_dump()
+    document["lms"] = {"judge": {"kind": "base"}}
+    metrics = optimize(made, Recipe.model_validate(document), out)
+    assert metrics["score"] > metrics["score_before"]
+    assert len(graded) == len(set(graded)), "a question was paid for twice"
+    assert metrics["calls"] == metrics["demo_calls"]["calls"] + sum(row["calls"] for row in trials(out))
+    assert {row["calls"] for row in trials(out)} == {2 * metrics["validation_examples"]}
