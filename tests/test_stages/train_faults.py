@@ -16,12 +16,22 @@ from pathlib import Path
 from typing import Any
 
 from tests.test_e2e.faults import in_child
+from tests.test_stages.loss_kit import trajectory_zoo
 from tests.test_stages.train_kit import LocalOut, make_calls, run, write_artifacts
 
 SETTINGS: dict[str, dict[str, Any]] = {
     f"{precision}, dropout {dropout}": {"precision": precision, "adapter": {"r": 4, "alpha": 8, "dropout": dropout}}
     for precision in ("float32", "bfloat16")
     for dropout in (0.0, 0.2)
+} | {
+    "trajectories, dropout 0.2": {
+        "group": {"unit": "trajectory"},
+        "loss": "cispo",
+        "ratio_level": "sequence",
+        "rho_level": "sequence",
+        "balance": "token",
+        "adapter": {"r": 4, "alpha": 8, "dropout": 0.2},
+    }
 }
 FIELDS: dict[str, Any] = {"epochs": 2, "examples_per_step": 1, "beta": 0.1}
 BUDGET = 28
@@ -83,7 +93,8 @@ def attempt(root: Path, name: str, kill: tuple[str, int] | None, fields: dict[st
 
         counter.watch(Scorer, "__call__", "between micro-batches")
         counter.watch(checkpoint, "save_file", "in a checkpoint")
-        inputs, _ = write_artifacts(root / "data", make_calls(), root / "cache")
+        calls = trajectory_zoo("token") if "group" in fields else make_calls()
+        inputs, _ = write_artifacts(root / "data", calls, root / "cache")
         run(inputs, root / "cache", root, BUDGET, LocalOut(root / name, progress), **FIELDS | fields)
         return 0
 
