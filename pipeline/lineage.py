@@ -19,6 +19,7 @@ from schemas.groups import EXCLUDED, GROUPS
 from schemas.parquet import read_frame, read_rows
 from schemas.policies import POLICIES, SHARED
 from schemas.rollouts import ROLLOUTS
+from schemas.training import TRAINED
 from stages.contract import Artifact
 from stages.engines.adapters import AdapterSet, read_adapters
 
@@ -95,9 +96,16 @@ def chain(folder: Path) -> list[dict[str, Any]]:
         row["next_policy"] = item.after
         row |= {"adapter": None, "adapter_digest": None, "modules": None}
         row["rollouts"] = sum(each.manifest.files["rollouts.parquet"].rows or 0 for each in item.rolled) or None
-        row["members"] = item.group.manifest.files["groups.parquet"].rows if item.group else None
+        row["members"] = _members(item)
         rows += [row | adapter for adapter in _adapter_rows(folder, item)] or [row]
     return rows
+
+
+def _members(item: Iteration) -> int | None:
+    """Members that were trained on; those of the groups where no train stage has said so yet."""
+    if item.train is not None and "trained.parquet" in item.train.manifest.files:
+        return int(read_frame(item.train.file("trained.parquet"), TRAINED, validate=False)["members"].sum())
+    return item.group.manifest.files["groups.parquet"].rows if item.group else None
 
 
 def newest_adapters(folder: Path) -> dict[str, Path]:
@@ -146,12 +154,27 @@ def _trained_by(item: Iteration) -> dict[str, str]:
 
 
 def _with_adapter(members: pl.DataFrame, item: Iteration) -> pl.DataFrame:
-    """Members with the name of the adapter that they moved; null where they moved none."""
+    """Members with the name of the adapter that they moved; null where they moved none.
+
+    The train stage does not admit every member: a teacher's bad ones, or all but the best in rejection fine-tuning.
+    """
     names = _trained_by(item)
     name = pl.lit(names.get(SHARED), pl.String)
     if SHARED not in names:
         name = pl.col("module").replace_strict(names, default=None, return_dtype=pl.String)
-    return members.with_columns(name.alias("adapter"))
+    return members.with_columns(adapter=pl.when(_admitted(members, item)).then(name))
+
+
+def _admitted(members: pl.DataFrame, item: Iteration) -> pl.Series:
+    """Which members the train stage admitted; of a call that stands in a group several times the original first."""
+    if item.train is None or "trained.parquet" not in item.train.manifest.files:
+        return pl.Series([True] * members.height, dtype=pl.Boolean)
+    key = ["group_id", "rollout_id", "call_index"]
+    counts = read_frame(item.train.file("trained.parquet"), TRAINED, validate=False)
+    is_copy = pl.col("copy_kind") != "none"
+    ranked = members.select(*key, rank=pl.int_range(pl.len()).over(key, order_by=is_copy))
+    joined = ranked.join(counts, on=key, how="left", maintain_order="left")
+    return joined.select(pl.col("rank") < pl.col("members").fill_null(0)).to_series()
 
 
 def of_policy(folder: Path, policy: str) -> list[dict[str, Any]]:

@@ -22,6 +22,22 @@ BATCH_PLAN = TableSpec(
     rules=(not_negative("step"),),
 )
 
+TRAINED = TableSpec(
+    name="trained",
+    version=1,
+    schema=pa.schema(
+        [
+            column("group_id", pa.string()),
+            column("rollout_id", pa.string()),
+            column("call_index", pa.int32()),
+            column("members", pa.int32()),  # how often the call stands among the group's trained members
+        ]
+    ),
+    key=("group_id", "rollout_id", "call_index"),
+    rules=(not_negative("members"),),
+)
+"""The members that a train stage admitted. Others of the group table moved nothing: the manifest counts them."""
+
 LOGPROBS = TableSpec(
     name="logprobs",
     version=1,

@@ -18,11 +18,11 @@ from schemas.execution import Execution
 from schemas.parquet import read_rows, write_table
 from schemas.policies import POLICIES, policy_digest
 from schemas.recipe import Recipe
-from schemas.training import BATCH_PLAN
+from schemas.training import BATCH_PLAN, TRAINED
 from stages.contract import Inputs, Out
 from stages.training.build import checked_base
 from stages.training.files import invocation_files, logprob_files
-from stages.training.members import Members, load_members
+from stages.training.members import Members, load_members, trained_rows
 from stages.training.plan import make_plan, plan_rows
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def recipe_slice(recipe: Recipe) -> dict[str, Any]:
 
 
 def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[str, Any]:
-    """Write batch_plan.parquet, steps.parquet, policies.parquet, optimizer.json, and adapters with their optimizers.
+    """Write batch_plan, trained, steps and policies.parquet, optimizer.json, and adapters with their optimizers.
 
     One shared adapter: adapter/ and optimizer.safetensors. Several: adapters/NAME/, adapters/modules.json (name by
     module) and optimizers/NAME.safetensors; an adapter whose modules taught nothing this time is carried over byte for
@@ -121,6 +121,7 @@ def _train(
     figures = train_in_turn(work, draft, out, world) | {"members": members.units, "groups": groups}
     figures |= about(members, recipe, _archived(inputs))
     if world.leads:
+        write_table(trained_rows(members), draft / "trained.parquet", TRAINED)
         _finish(inputs, draft, figures)
         draft.rename(outcome)  # from here on a restart has only to move files
 

@@ -238,6 +238,16 @@ def _refuse(broken: pl.DataFrame, rule: str, where: Path) -> None:
         raise ContractError("invocations", str(where), [Violation(rule, broken.height, samples)])
 
 
+def trained_rows(members: Members) -> list[dict[str, Any]]:
+    """The members as rows of the trained table."""
+    counts: dict[tuple[str, str, int], int] = {}
+    for group, row in zip(members.group.tolist(), members.row.tolist(), strict=True):
+        place = group, members.rows[row].rollout_id, members.rows[row].call_index
+        counts[place] = counts.get(place, 0) + 1
+    names = ("group_id", "rollout_id", "call_index")
+    return [dict(zip(names, place, strict=True)) | {"members": count} for place, count in sorted(counts.items())]
+
+
 def check_vocabulary(rows: Sequence[Row], vocabulary: int) -> None:
     """Refuse token ids that the model does not have, which would be read from beside its embedding.
 

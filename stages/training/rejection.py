@@ -54,7 +54,7 @@ def best_of_groups(members: Members, recipe: Recipe) -> tuple[Members, dict[str,
     """The members that are trained on, with advantage 1.
 
     Returns:
-        Them, and how many units were left out by reason: `rejection_below_threshold`, `rejection_not_best`.
+        Them, and how many were left out by reason: `rejection_below_threshold`, `rejection_not_best`.
     """
     enough = _enough(members.reward, recipe)
     best = np.zeros(len(members), np.bool_)
@@ -65,7 +65,7 @@ def best_of_groups(members: Members, recipe: Recipe) -> tuple[Members, dict[str,
         best[here] = np.isin(members.unit[here], units[order[: recipe.rejection.best]])
     chosen = members.only(best)
     rows = tuple(replace(row, imitated=True) for row in chosen.rows)
-    below, others = _units(members, ~enough), _units(members, enough & ~best)
+    below, others = int((~enough).sum()), int((enough & ~best).sum())
     left_out = {"rejection_below_threshold": below, "rejection_not_best": others}
     return replace(chosen, advantage=np.ones(len(chosen)), rows=rows), {why: n for why, n in left_out.items() if n}
 
@@ -74,10 +74,6 @@ def _enough(reward: npt.NDArray[np.float64], recipe: Recipe) -> npt.NDArray[np.b
     threshold = recipe.rejection.threshold
     found: npt.NDArray[np.bool_] = reward > recipe.group.failure_score if threshold is None else reward >= threshold
     return found
-
-
-def _units(members: Members, which: npt.NDArray[np.bool_]) -> int:
-    return len(np.unique(members.unit[which]))
 
 
 def why_none(recipe: Recipe) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +17,7 @@ from schemas.parquet import read_frame
 from schemas.rollouts import INVOCATIONS
 from stages.engines.models import load_tokenizer, resolve_base
 from stages.training.members import load_members
-from tests.test_e2e.kit import artifact, mmgrpo, run, state
+from tests.test_e2e.kit import ROOT, TINY, artifact, mmgrpo, run, state
 from tests.test_e2e.teachers_kit import artifact_of, made_adapter, student_recipe, table, write_state
 from tests.test_stages.test_programs_endpoint import Server
 
@@ -230,3 +233,68 @@ def test_a_teacher_that_does_not_fit_is_refused(
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "plain_b.py").write_text("def program():\n    return lambda inputs, call: 1\n")
     assert expected in " ".join(refused(tmp_path / "x", f"[teachers.t]\n{teacher}\n", capsys).split())
+
+
+def test_lineage_names_the_rollouts_that_were_trained_on_and_no_others(
+    taught: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = taught / "run"
+    metrics = artifact(folder, "train").manifest.metrics
+    capsys.readouterr()
+    assert mmgrpo("lineage", folder, "--policy", state(folder).policies[1], "--json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert sum(row["members"] for row in rows) == metrics["members"]
+    sources = {row["rollout_id"]: row["source"] for row in table(folder, "group", "groups").iter_rows(named=True)}
+    assert {sources[row["rollout_id"]] for row in rows} == metrics["sources"].keys()
+
+
+def test_a_killed_teacher_stage_takes_up_its_runs_and_renders_them(taught: Path, tmp_path: Path) -> None:
+    folder = copied(taught, tmp_path)
+    whole = calls(taught, "prompts")
+    shutil.rmtree(artifact_of(folder, "teacher.prompts").path)
+    code = KILLER.format(arguments=["stage", "teacher", str(taught / "recipe.toml"), "--run-dir", str(folder)])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+    assert mmgrpo("stage", "teacher", taught / "recipe.toml", "--run-dir", folder) == 0
+    again = table(folder, "teacher.prompts", "invocations")
+    assert again.drop("sampling_logprobs").equals(whole.drop("sampling_logprobs"))
+
+
+KILLER = """
+import os, signal, sys
+from stages import teacher
+teacher._transferred = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+from pipeline.cli import main
+sys.exit(main({arguments}))
+"""
+"""The command line, in a process that is killed when a teacher's runs are made and not yet rendered."""
+
+
+@pytest.mark.parametrize("unit", ["invocation", "trajectory"])
+def test_a_plain_functions_teacher_is_an_adapter_or_an_lm_and_is_replayed_with_the_student(
+    taught: Path, tmp_path: Path, unit: str
+) -> None:
+    options = {
+        "teachers.tuned.rollouts": 2,
+        "teachers.tuned.adapter": taught / "adapter",
+        "teachers.base.rollouts": 1,
+        "teachers.base.lm": "plain",
+        "lms.plain.temperature": 1.0,
+        "lms.plain.max_new_tokens": 12,
+        "group.unit": unit,
+        "run.replay": 1,
+        "run.iterations": 2,
+        "train.ess_floor": 0.0,
+    }
+    folder = tmp_path / "run"
+    assert run(TINY, folder, *(part for name, value in options.items() for part in ("--set", f"{name}={value}"))) == 0
+    rolled = table(folder, "teacher.tuned", "invocations")
+    assert rolled["student_prompt_ids"].to_list() == rolled["prompt_ids"].to_list()
+    assert set(rolled["transfer"]) == {"ok"}
+    assert table(folder, "teacher.base", "rollouts")["policy"].unique().to_list() == [state(folder).policies[0]]
+    groups, metrics = table(folder, "group", "groups", 1), artifact(folder, "train", 1).manifest.metrics
+    assert metrics["sources"].keys() == {"student", "teacher:base", "teacher:tuned"}
+    assert metrics["objective"] == "mmGRPO", "all of them have a mu"
+    earlier = set(table(folder, "teacher.tuned", "rollouts")["rollout_id"])
+    assert earlier & set(groups["rollout_id"]), "the teacher's rollouts of the iteration before"
+    assert mmgrpo("verify", folder) == 0

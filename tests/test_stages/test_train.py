@@ -41,6 +41,7 @@ FILES = [
     "optimizer.safetensors",
     "policies.parquet",
     "steps.parquet",
+    "trained.parquet",
 ]
 
 
