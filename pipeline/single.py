@@ -43,7 +43,7 @@ def run_stage(runner: Runner, setup: Setup, stage: str, iteration: int) -> int:
                 artifact = None  # nothing depends on a score
             else:
                 artifact = _found(runner, job)
-            if wanted and stage not in {"evaluate", "logprobs"}:
+            if wanted and stage not in {"evaluate", *_SEVERAL}:
                 return hits
     except StopIteration:
         if not hits:
