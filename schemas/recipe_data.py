@@ -105,6 +105,12 @@ class SamplingSection(Section):
     max_new_tokens: Count32 = 1032
 
 
+class GreedySection(SamplingSection):
+    """How completions are drawn where scores are compared: greedily, unless a temperature is given."""
+
+    temperature: Temperature = 0.0
+
+
 class RolloutSection(Section):
     """Which examples run, how often, and with which sampling."""
 
@@ -204,7 +210,7 @@ class GroupSection(Section):
 class EvaluateSection(Section):
     """How policies are scored on the dev split (and, at the end, on the test split)."""
 
-    sampling: SamplingSection = SamplingSection(temperature=0.0)
+    sampling: GreedySection = GreedySection()
     samples: Positive = 1
     seed: int | None = Field(default=None, ge=0, lt=2**31)
     """Of the draws; default: the recipe's. One for runs of several seeds makes them share what they all score."""

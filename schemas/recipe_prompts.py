@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from schemas.recipe_data import SamplingSection
+from schemas.recipe_data import GreedySection
 from schemas.sections import Positive, Section
 
 
@@ -46,7 +46,7 @@ class PromptsSection(Section):
     """Program runs that `gepa` may score; default: by `auto`."""
     proposer: str | None = None
     """The LM that writes instructions, as `[lms]` names it; default: the student with the policy of the moment."""
-    sampling: SamplingSection = SamplingSection(temperature=0.0)
+    sampling: GreedySection = GreedySection()
     """How the student is sampled while the optimizer runs the program. DSPy itself sets the proposals' temperature."""
     parse_retries: int = Field(default=3, ge=0)
 

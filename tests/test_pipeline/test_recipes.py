@@ -134,3 +134,10 @@ def test_a_key_in_the_place_of_its_variables_name_is_refused_and_not_repeated(tm
     with pytest.raises(RecipeError, match=r"lms.j.api_key_env: expected the name of an environment variable") as caught:
         load_recipe(write(tmp_path), ["lms.j={ kind = 'openai', url = 'u', model = 'm', api_key_env = 'sk-abc-123' }"])
     assert "sk-abc" not in str(caught.value)
+
+
+@pytest.mark.parametrize("section", ["evaluate", "prompts"])
+def test_what_is_greedy_stays_greedy_when_another_field_of_its_sampling_is_set(tmp_path: Path, section: str) -> None:
+    recipe = load_recipe(write(tmp_path), [f"{section}.sampling.max_new_tokens=7"]).recipe
+    sampling = getattr(recipe, section).sampling
+    assert (sampling.temperature, sampling.max_new_tokens) == (0.0, 7)
