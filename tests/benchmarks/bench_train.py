@@ -148,26 +148,11 @@ def matmul_peak(device: str, precision: str, threads: int | None) -> float:
     return 2 * size**3 / best
 
 
-def fast_precision(device: str) -> str:
-    """bfloat16 where the machine computes it faster than float32, by trying."""
-    return max(("float32", "bfloat16"), key=lambda name: _small_product(device, name))
-
-
-def _small_product(device: str, precision: str) -> float:
-    import torch
-
-    left = torch.randn(512, 512, device=device, dtype=getattr(torch, precision))
-    torch.mm(left, left)
-    started = time.perf_counter()
-    torch.mm(left, left)
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return 1 / (time.perf_counter() - started)
-
-
 def main(chosen: argparse.Namespace) -> None:
+    from stages.engines.precision import fast_dtype
+
     if chosen.precision == "auto":
-        chosen.precision = fast_precision(chosen.device)
+        chosen.precision = fast_dtype(chosen.device)
     peak = matmul_peak(chosen.device, chosen.precision, chosen.threads)
     print(f"{chosen.device}, {chosen.precision}: one large matrix product reaches {peak / 1e9:,.1f} GFLOP/s")
     heads = ("s/step", "CPU s", "tokens/s", "ratio", "peak MiB", "computed", "of peak")
