@@ -38,7 +38,7 @@ check: $(VENV)/.ready ## formatting, lint, types, import rules
 	$(BIN)/lint-imports
 
 test: check ## everything that CI runs
-	$(BIN)/pytest -m "not slow" --numprocesses logical --dist loadfile
+	$(BIN)/pytest -m "not slow" --numprocesses logical --dist loadfile --no-loadscope-reorder
 
 bench-group: $(VENV)/.ready ## the group stage against DuckDB, pandas and a loop; SIZE=100k|1M|10M
 	$(INSTALL) --editable '.[bench]'

@@ -39,3 +39,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             if mark in required:
                 pytest.fail(f"required test cannot run: {reason}")
             pytest.skip(reason)
+
+
+LONGEST = ("test_kills", "test_readme", "test_processes", "test_train_kills", "test_prompts", "test_engines")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files that take longest come first, so that no worker begins one when the others are done."""
+    place = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.stem, len(LONGEST)))

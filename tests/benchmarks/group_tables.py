@@ -40,7 +40,9 @@ def write_tables(folder: Path, invocations: int, seed: int = 0) -> tuple[Path, P
 
 
 def _writer(path: Path, spec: object) -> pq.ParquetWriter:
-    schema = spec.schema.with_metadata({b"mmgrpo.table": spec.name.encode(), b"mmgrpo.version": str(spec.version).encode()})
+    schema = spec.schema.with_metadata(
+        {b"mmgrpo.table": spec.name.encode(), b"mmgrpo.version": str(spec.version).encode()}
+    )
     return pq.ParquetWriter(path, schema, compression="zstd", compression_level=3)
 
 

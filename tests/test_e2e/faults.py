@@ -6,10 +6,13 @@ imported everything already, one run of the tiny recipe takes a second or two.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import random
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -113,6 +116,27 @@ def in_child(work: Callable[[], int]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+def preload(work: Callable[[], int]) -> int:
+    """Do some work in a forked child, then import here what it imported, so that no later child has to.
+
+    Libraries import most of themselves at first use only; doing the work here instead would leave threads behind that
+    a fork does not survive.
+    """
+    with tempfile.NamedTemporaryFile() as file:
+        names = Path(file.name)
+
+        def telling() -> int:
+            code = work()
+            names.write_text("\n".join(sys.modules))
+            return code
+
+        code = in_child(telling)
+        for name in names.read_text().split("\n"):
+            with contextlib.suppress(ImportError):  # some modules are made by others, under a name that has no file
+                importlib.import_module(name)
+    return code
+
+
 def positions(events: int, kills: int, draw: random.Random) -> list[int]:
     """At which of a job's events to kill it. A stage that resumes has ever fewer left, one that starts over has all:
     half the kills come early, and walk through the first kind, half are spread evenly, and reach the end of the second.
@@ -123,13 +147,9 @@ def positions(events: int, kills: int, draw: random.Random) -> list[int]:
 
 def main(recipe: str, folder: str, log: str, kills: int) -> None:
     """Count the events of every job in a throw-away run, then kill another run `kills` times within each job."""
-    import dspy  # noqa: F401 - imported once here, not in every child
-    import trl  # noqa: F401
-
-    import stages.train  # noqa: F401
     from pipeline.cli import main as mmgrpo
 
-    def attempt(run: Path, counter: Counter) -> int:
+    def attempt(run: Path, counter: Counter, fork: Callable[[Callable[[], int]], int] = in_child) -> int:
         def work() -> int:
             with counting(counter):
                 code = mmgrpo(["run", recipe, "--run-dir", str(run), "--exec", "progress=off"])
@@ -137,10 +157,10 @@ def main(recipe: str, folder: str, log: str, kills: int) -> None:
                 counter.note("events", slot, str(events))
             return code
 
-        return in_child(work)
+        return fork(work)
 
     counted = Path(folder).with_name("counted")
-    assert attempt(counted, Counter(counted.with_suffix(".log"))) == 0
+    assert attempt(counted, Counter(counted.with_suffix(".log")), preload) == 0
     lines = [line.split() for line in counted.with_suffix(".log").read_text().splitlines()]
     jobs = [(words[1], int(words[2])) for words in lines if words[0] == "events" and "/" in words[1]]
     slots = [slot for slot, _ in jobs]

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.test_e2e.faults import in_child
+from tests.test_e2e.faults import in_child, preload
 from tests.test_stages.loss_kit import trajectory_zoo
 from tests.test_stages.train_kit import LocalOut, make_calls, run, write_artifacts
 
@@ -77,7 +77,13 @@ class Counter:
         setattr(owner, name, wrapped)
 
 
-def attempt(root: Path, name: str, kill: tuple[str, int] | None, fields: dict[str, Any]) -> int:
+def attempt(
+    root: Path,
+    name: str,
+    kill: tuple[str, int] | None,
+    fields: dict[str, Any],
+    fork: Callable[[Callable[[], int]], int] = in_child,
+) -> int:
     """Run the stage in a child, as far as it comes. Returns its exit code."""
 
     def work() -> int:
@@ -98,12 +104,12 @@ def attempt(root: Path, name: str, kill: tuple[str, int] | None, fields: dict[st
         run(inputs, root / "cache", root, BUDGET, LocalOut(root / name, progress), **FIELDS | fields)
         return 0
 
-    return in_child(work)
+    return fork(work)
 
 
 def compare(root: Path, fields: dict[str, Any]) -> dict[str, Any]:
     """What killing one setting did."""
-    assert attempt(root, "whole", None, fields) == 0
+    assert attempt(root, "whole", None, fields, preload) == 0
     for kill in KILLS:
         code = attempt(root, "killed", kill, fields)
         assert code == -signal.SIGKILL, f"{kill}: a process that was to be killed ended with {code}"
@@ -122,10 +128,6 @@ def compare(root: Path, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(folder: Path) -> None:
-    import trl  # noqa: F401 - imported once here, not in every child
-
-    import stages.training.turns  # noqa: F401
-
     found = {}
     for name, fields in SETTINGS.items():
         root = folder / name.replace(" ", "").replace(",", "-")
