@@ -117,7 +117,7 @@ def _cell(cell: Cell | None, table: Table) -> str:
     shown = number(cell.interval.estimate)
     if cell.interval.low is not None:
         shown += f" {bounds(cell.interval)}"
-    return shown if cell.interval.n == len(table.seeds) else f"{shown}, {cell.interval.n} seeds"
+    return shown if cell.interval.n == len(table.seeds) else f"{shown}, {plural(cell.interval.n, 'seed')}"
 
 
 def _escaped(text: str) -> str:
