@@ -13,8 +13,9 @@ from stages.programs.dspy_calls import STAMP, RecordedPredict
 class AdviceIsAModule(BaseCallback):  # type: ignore[misc]  # dspy has no types
     """Stamps it with the path of its Refine and makes it record. Others made while running could be made before."""
 
-    def on_module_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:  # noqa: ARG002 - DSPy's
+    def on_module_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
         """Before a module runs."""
+        del call_id, inputs
         callers = dspy.settings.caller_modules or []
         if type(instance) is dspy.Predict and callers and isinstance(callers[-1], dspy.Refine):
             setattr(instance, STAMP, f"{getattr(callers[-1], STAMP)}.advice")

@@ -11,7 +11,7 @@ from typing import Any
 
 import dspy
 
-from schemas.errors import StageError
+from schemas.errors import MmgrpoError, StageError
 from schemas.recipe import Recipe
 from stages.contract import Out
 from stages.programs.dspy_engine import program_lm
@@ -70,8 +70,9 @@ def optimized(work: Work, out: Out, log: Path) -> Found:
     task = _task(work, module, service)
     try:
         with _said_to(log):
-            best = service.drive(lambda: _in_context(task, service, trials, work), job.tell)
-    except StageError:
+            best = service.drive(lambda: _in_context(task, service, trials, work), job.tick)
+        trials.check()
+    except MmgrpoError:
         raise
     except Exception as error:
         raise StageError(
@@ -80,8 +81,6 @@ def optimized(work: Work, out: Out, log: Path) -> Found:
         ) from error
     finally:
         job.tell(last=True)
-    if trials.error is not None:
-        raise trials.error
     _refuse_failed_metric(service)
     state = state_of(best)
     return Found(state.get(ALONE, state), trials.rows, _metrics(work, service, trials, original, state))
@@ -133,6 +132,11 @@ class _Job:
         self.counted = usage_figures(self.work.session.engine.usage)
         self.told = 0
 
+    def tick(self) -> None:
+        """As often as calls are served: what went wrong in a callback ends the work before more of it is paid for."""
+        self.trials.check()
+        self.tell()
+
     def tell(self, *, last: bool = False) -> None:
         done = len(self.trials.rows)
         most = most_trials(self.work.recipe.prompts, len(self.work.split.validation))
@@ -179,6 +183,7 @@ def _metrics(
         "first_error": first[0] if first else None,
         "demo_calls": call_counts(service, service.demos),
         "proposer_calls": call_counts(service, service.proposals),
+        "metric_retries": service.metric_retries,
         "calls": _total(service, trials, "calls"),
         "new_calls": _total(service, trials, "new_calls"),
     }

@@ -50,6 +50,8 @@ class Service:
     """Program runs by how they ended."""
     errors: dict[str, str] = field(default_factory=dict)
     """One error of each status."""
+    metric_retries: int = 0
+    """Tries of the metric that failed and were made again."""
     demos: Tally = field(default_factory=Tally)
     """Runs that belong to no trial: those that demonstrations are made of."""
     proposals: Tally = field(default_factory=Tally)
@@ -112,6 +114,8 @@ class Service:
             except Exception:
                 if not left:
                     raise
+                with self._desk.lock:
+                    self.metric_retries += 1
             finally:
                 self._leave(judge)
         raise AssertionError("the last try raises or returns")

@@ -22,7 +22,7 @@ class Trials(BaseCallback):  # type: ignore[misc]  # dspy has no types
     def __init__(self, service: Service, optimizer: str, validation: Sequence[dspy.Example]) -> None:
         self.rows: list[dict[str, Any]] = []
         self.error: Exception | None = None
-        """What went wrong in here: DSPy would only log it."""
+        """What went wrong in here first: DSPy would only log it. `check` raises it."""
         self._service, self._optimizer, self._whole = service, optimizer, _inputs(validation)
 
     def on_evaluate_start(self, call_id: str, instance: Evaluate, inputs: dict[str, Any]) -> None:
@@ -33,7 +33,7 @@ class Trials(BaseCallback):  # type: ignore[misc]  # dspy has no types
             kind = "full" if _inputs(examples) == self._whole else "minibatch"
             self.rows.append(self._row(kind, len(examples), state_of(inputs["program"])))
             self._service.trial = Tally()
-        except Exception as error:  # noqa: BLE001 - kept, and raised when the optimizer is done
+        except Exception as error:  # noqa: BLE001 - kept for `check`
             self.error = self.error or error
 
     def on_evaluate_end(self, call_id: str, outputs: Any, exception: Exception | None = None) -> None:
@@ -46,6 +46,11 @@ class Trials(BaseCallback):  # type: ignore[misc]  # dspy has no types
             self.rows[-1].update(score=score, failed=tally.failed, **call_counts(self._service, tally))
         except Exception as error:  # noqa: BLE001 - as above
             self.error = self.error or error
+
+    def check(self) -> None:
+        """Raise what went wrong in a callback, from the thread that drives the optimizer."""
+        if self.error is not None:
+            raise self.error
 
     def best(self, state: dict[str, Any]) -> float | None:
         """The last score of a state on all validation examples; None if it has none."""

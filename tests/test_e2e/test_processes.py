@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
@@ -15,6 +14,11 @@ import torch
 from safetensors.torch import load_file
 
 from pipeline.recipes import load_recipe
+from schemas.errors import RecipeError
+from stages.engines.models import load_model, resolve_base
+from stages.training import adapter
+from stages.training.sharding import shard
+from stages.training.world import joined
 from tests.test_e2e.kit import ROOT, TINY, artifact, mmgrpo
 
 TORCHRUN = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29617", "-m", "pipeline.cli"]
@@ -98,35 +102,38 @@ def test_other_commands_are_refused(
     assert "launched as 2 processes" in capsys.readouterr().err
 
 
+def test_a_launch_that_cannot_be_followed_ends_in_words_and_trains_nothing(grouped: Path, tmp_path: Path) -> None:
+    shutil.copytree(grouped, tmp_path / "run")
+    common = [TINY, "--exec", "progress=off", "--run-dir", tmp_path / "run"]
+    assert mmgrpo("stage", "logprobs", *common) == 0
+    done = launch(TORCHRUN, "stage", "train", *common, **FSDP | {"FSDP_VERSION": "1"})
+    assert done.returncode != 0
+    assert "launch with --fsdp_version 2" in done.stderr
+    assert not list((tmp_path / "run" / "artifacts" / "train").glob("*/manifest.json"))
+
+
+def test_deepspeed_is_refused_before_processes_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"WORLD_SIZE": "2", "RANK": "0", "ACCELERATE_USE_DEEPSPEED": "true"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RecipeError, match="launch with --use_fsdp"), joined():
+        pass
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"ACCELERATE_USE_DEEPSPEED": "true"}, "launch with --use_fsdp"),
-        ({"FSDP_VERSION": "1"}, "--fsdp_version 2"),
         ({"FSDP_AUTO_WRAP_POLICY": "NO_WRAP"}, "TRANSFORMER_BASED_WRAP"),
-        ({"FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP", "FSDP_TRANSFORMER_CLS_TO_WRAP": "Layer"}, "Layer"),
+        ({"FSDP_TRANSFORMER_CLS_TO_WRAP": "Layer"}, "Layer"),
         ({"FSDP_ACTIVATION_CHECKPOINTING": "true"}, "train_tokens"),
+        ({"FSDP_RESHARD_AFTER_FORWARD": "perhaps"}, "FSDP"),
     ],
 )
-def test_launches_that_cannot_be_followed_are_refused_in_words(
+def test_settings_of_fsdp_that_cannot_be_followed_are_refused(
     monkeypatch: pytest.MonkeyPatch, changed: dict[str, str], said: str
 ) -> None:
-    from schemas.errors import RecipeError
-    from stages.engines.models import load_model, resolve_base
-    from stages.training import adapter, world
-    from stages.training.sharding import shard
-
-    recipe = load_recipe(TINY, []).recipe
-    for name, value in ({"WORLD_SIZE": "2", "RANK": "0"} | FSDP | changed).items():
+    for name, value in (FSDP | changed).items():
         monkeypatch.setenv(name, value)
     model = load_model(resolve_base("tiny-random", ROOT, None), "float32", "cpu").requires_grad_(False)
-    attached = adapter.attach(model, recipe.adapter, 0, None)
-    with pytest.raises(RecipeError, match=said), _joined_alone(world, monkeypatch):
+    attached = adapter.attach(model, load_recipe(TINY, []).recipe.adapter, 0, None)
+    with pytest.raises(RecipeError, match=said):
         shard(attached, torch.device("cpu"))
-
-
-def _joined_alone(world: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The world, without waiting for the other process: what is refused is refused before anything is exchanged."""
-    monkeypatch.setattr(world.dist, "init_process_group", lambda *_: None)
-    monkeypatch.setattr(world.dist, "destroy_process_group", lambda: None)
-    return world.joined()

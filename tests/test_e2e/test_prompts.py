@@ -208,7 +208,12 @@ def test_mipro_killed_and_resumed_ends_with_the_same_bytes_and_pays_for_no_call_
 ) -> None:
     recipe, whole = prompts_recipe(tmp_path / "own"), []
     add = Memory.add
-    monkeypatch.setattr(Memory, "add", lambda self, key, answer: (whole.append(key), add(self, key, answer))[1])
+
+    def noted(self: Memory, key: str, answer: Answer) -> None:
+        whole.append(key)
+        add(self, key, answer)
+
+    monkeypatch.setattr(Memory, "add", noted)
     assert mmgrpo("stage", "prompts", recipe, "--run-dir", tmp_path / "quiet", *QUIET) == 0
     code, before = paid(tmp_path / "killed", recipe, len(whole) // 2)
     assert code == -signal.SIGKILL

@@ -200,6 +200,48 @@ def test_a_metric_that_always_fails_ends_the_stage(tmp_path: Path, monkeypatch: 
         optimize(made, recipe(optimizer="bootstrap"), FolderOut(tmp_path / "out"))
 
 
+def test_tries_of_the_metric_that_came_to_nothing_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing_once = """
+    from pathlib import Path
+    with Path(__file__).with_name("tried").open("a+") as file:
+        file.seek(0)
+        if example.x + "\\n" not in file.readlines():
+            file.write(example.x + "\\n")
+            raise OSError("the judge is away")
+    return float("""
+    source = PROGRAM.replace("\n    return float(", failing_once)
+    made = bench(tmp_path / "a", monkeypatch, source=source)
+    metrics = optimize(made, recipe(optimizer="bootstrap"), FolderOut(tmp_path / "out"))
+    tried = (tmp_path / "a" / "tried").read_text().split()
+    assert metrics["metric_retries"] == len(tried) == len(set(tried)) > 0
+    assert "metric_error" not in metrics["statuses"]
+
+
+def test_a_fault_while_a_trial_is_written_down_ends_the_stage_before_the_rest_is_paid_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = CharEngine(answer)
+    asked = []
+    generate = engine.generate
+
+    def counted(requests: list[Request]) -> Any:
+        asked.extend(requests)
+        return generate(requests)
+
+    monkeypatch.setattr(engine, "generate", counted)
+    optimize(bench(tmp_path / "a", monkeypatch, engine), recipe(), FolderOut(tmp_path / "whole"))
+    whole = len(asked)
+    asked.clear()
+
+    def broken(module: Any) -> Any:
+        raise TypeError("a state without a JSON form")
+
+    monkeypatch.setattr("stages.prompting.trials.state_of", broken)
+    with pytest.raises(StageError, match=r"failed with TypeError: a state without a JSON form"):
+        optimize(bench(tmp_path / "b", monkeypatch, engine), recipe(), FolderOut(tmp_path / "out"))
+    assert len(asked) < whole / 2
+
+
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_failing_engine_is_no_score_of_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizer: str) -> None:
     calls = 0
