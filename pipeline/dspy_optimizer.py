@@ -41,7 +41,7 @@ SOURCE = "source"
 Serve = Callable[[Mapping[str, Path]], Mapping[str, dspy.LM]]
 
 
-class MMGRPO(Teleprompter):  # type: ignore[misc]  # dspy has no types
+class MMGRPO(Teleprompter):
     """Trains the weights behind a DSPy program. A Teleprompter like any other, for `dspy.BetterTogether` too.
 
     Args:
@@ -173,7 +173,7 @@ class MMGRPO(Teleprompter):  # type: ignore[misc]  # dspy has no types
         return {module: known[folder] for module, folder in folders.items()}
 
 
-class InAdapter(dspy.Module):  # type: ignore[misc]  # dspy has no types
+class InAdapter(dspy.Module):
     """A program that runs in the DSPy adapter that it names itself, as it did while it was trained."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -43,7 +43,7 @@ class IntentAdapter(PlainAdapter):
         return {"intent": intent}
 
 
-class Classifier(dspy.Module):  # type: ignore[misc]  # dspy has no types
+class Classifier(dspy.Module):
     """Classifies `text`; the output has `intent`."""
 
     def __init__(self, intents: tuple[str, ...], demos: Sequence[Mapping[str, str]], *, reasoning: bool) -> None:

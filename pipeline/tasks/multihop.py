@@ -60,7 +60,7 @@ class Shared:
         return self
 
 
-class MultiHop(dspy.Module):  # type: ignore[misc]  # dspy has no types
+class MultiHop(dspy.Module):
     """Searches `hops` times with `k` new passages each; the output has `titles`, `queries` and `notes`, in order."""
 
     def __init__(self, retriever: Retriever, hops: int, k: int, characters: int, *, reasoning: bool) -> None:

@@ -30,7 +30,7 @@ class RequestAdapter(PlainAdapter):
         return messages
 
 
-class Untrusted(dspy.Module):  # type: ignore[misc]  # dspy has no types
+class Untrusted(dspy.Module):
     """The LM that must not be told what is private."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Untrusted(dspy.Module):  # type: ignore[misc]  # dspy has no types
         return str(self.answer(outside_request=request).answer)
 
 
-class Papillon(dspy.Module):  # type: ignore[misc]
+class Papillon(dspy.Module):
     """Answers `query`; the output has `response` and the `request` that went out."""
 
     def __init__(self, lengths: Mapping[str, int]) -> None:

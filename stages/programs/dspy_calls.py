@@ -102,7 +102,7 @@ def without_fallback(adapter: Any) -> Any:
     return adapter
 
 
-class RecordedPredict(dspy.Predict):  # type: ignore[misc]  # dspy has no types
+class RecordedPredict(dspy.Predict):
     """A predictor whose calls are recorded and retried. Stamped predictors become subclasses of it and their class."""
 
     def forward(self, **kwargs: Any) -> Any:

@@ -25,7 +25,7 @@ from stages.programs.session import in_thread
 _forward = dspy.Parallel.forward
 
 
-class BranchExecutor(ParallelExecutor):  # type: ignore[misc]  # dspy has no types
+class BranchExecutor(ParallelExecutor):
     """DSPy's executor of items; those of a program run are branches, in the order given."""
 
     def execute(self, function: Callable[[Any], Any], data: Sequence[Any]) -> list[Any]:

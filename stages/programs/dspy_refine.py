@@ -10,7 +10,7 @@ from dspy.utils.callback import BaseCallback
 from stages.programs.dspy_calls import STAMP, RecordedPredict
 
 
-class AdviceIsAModule(BaseCallback):  # type: ignore[misc]  # dspy has no types
+class AdviceIsAModule(BaseCallback):
     """Stamps it with the path of its Refine and makes it record. Others made while running could be made before."""
 
     def on_module_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from dspy.adapters.utils import apply_output_field_defaults, format_field_value,
 from dspy.utils.exceptions import AdapterParseError
 
 
-class PlainAdapter(dspy.Adapter):  # type: ignore[misc]  # dspy has no types
+class PlainAdapter(dspy.Adapter):
     """Set it as the attribute `adapter` of a program, or with `dspy.configure(adapter=PlainAdapter())`."""
 
     def format_system_message(self, signature: Any) -> str:

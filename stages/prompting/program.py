@@ -21,7 +21,7 @@ SERVICE = "mmgrpo_prompts"
 """Name in DSPy's context: the `Service` of the optimizer at work."""
 
 
-class ServedProgram(dspy.Module):  # type: ignore[misc]  # dspy has no types
+class ServedProgram(dspy.Module):
     """A program whose runs go through the service. The program's class becomes a subclass of it and of itself."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

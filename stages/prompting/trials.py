@@ -16,7 +16,7 @@ from stages.prompting.caller import Tally
 from stages.prompting.service import Service
 
 
-class Trials(BaseCallback):  # type: ignore[misc]  # dspy has no types
+class Trials(BaseCallback):
     """A DSPy callback that hears of every evaluation. `rows` are those of the trials table."""
 
     def __init__(self, service: Service, optimizer: str, validation: Sequence[dspy.Example]) -> None:

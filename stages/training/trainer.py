@@ -42,7 +42,7 @@ from stages.training.trackers import report
 from stages.training.world import World
 
 
-class OfflineTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has no type information
+class OfflineTrainer(GRPOTrainer):
     """Trains one adapter on the members of group tables, step by step of a plan."""
 
     def __init__(
@@ -171,7 +171,7 @@ class OfflineTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has no type info
             self.control.should_training_stop = True
 
 
-class _OnStep(TrainerCallback):  # type: ignore[misc]  # transformers is skipped by the type checker
+class _OnStep(TrainerCallback):
     """Tells the stage about every step that was taken."""
 
     def __init__(self, trainer: OfflineTrainer) -> None:

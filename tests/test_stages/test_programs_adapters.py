@@ -6,16 +6,14 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
+import dspy
 import pydantic
 import pytest
 
 from stages.engines.interface import Request, Sampling
+from stages.programs.dspy_program import dspy_program
+from stages.programs.plain_adapter import PlainAdapter
 from tests.test_stages.programs_kit import CharEngine, job, one, run_jobs, session_of
-
-dspy = pytest.importorskip("dspy")
-
-from stages.programs.dspy_program import dspy_program  # noqa: E402
-from stages.programs.plain_adapter import PlainAdapter  # noqa: E402
 
 LONG = Sampling(temperature=1.0, max_new_tokens=1000)
 

@@ -10,15 +10,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import dspy
 import pytest
 
 from schemas.errors import ParseError
 from stages.engines.interface import Request
+from stages.programs.dspy_program import dspy_program
 from tests.test_stages.programs_kit import CharEngine, job, one, run_jobs, run_one, session_of, user
-
-dspy = pytest.importorskip("dspy")
-
-from stages.programs.dspy_program import dspy_program  # noqa: E402
 
 Pauses = Callable[[int], float]
 SLOW_FIRST: Pauses = lambda index: 0.06 * (3 - index)  # noqa: E731

@@ -7,17 +7,15 @@ import copy
 import json
 from typing import Any
 
+import dspy
 import pytest
 
 from schemas.errors import RecipeError
 from schemas.recipe_data import OtherLM
 from stages.engines.interface import Request
+from stages.programs.dspy_engine import program_lm
+from stages.programs.dspy_program import dspy_program
 from tests.test_stages.programs_kit import CharEngine, decode, job, load_source, recipe_of, run_jobs, session_of
-
-dspy = pytest.importorskip("dspy")
-
-from stages.programs.dspy_engine import program_lm  # noqa: E402
-from stages.programs.dspy_program import dspy_program  # noqa: E402
 
 
 def field(name: str, value: str) -> str:

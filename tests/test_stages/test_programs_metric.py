@@ -59,8 +59,9 @@ def test_a_metric_that_raises_ends_the_run_as_a_metric_error_with_its_place():
 
 
 def test_numbers_mappings_and_truth_values_are_scores():
-    numpy = pytest.importorskip("numpy")
-    assert read_score(numpy.float32(0.5)).score == 0.5
+    import numpy as np
+
+    assert read_score(np.float32(0.5)).score == 0.5
     assert read_score(0).score == 0.0
     assert read_score(True).score == 1.0
     read = read_score({"score": 0.25, "quality": 1, "leakage": 0.5})
@@ -68,14 +69,16 @@ def test_numbers_mappings_and_truth_values_are_scores():
 
 
 def test_truth_values_and_single_numbers_of_arrays_are_scores_wherever_they_stand():
-    numpy, torch = pytest.importorskip("numpy"), pytest.importorskip("torch")
-    assert read_score(numpy.bool_(True)).score == 1.0
-    assert read_score(numpy.array(0.5)).score == 0.5
+    import numpy as np
+    import torch
+
+    assert read_score(np.bool_(True)).score == 1.0
+    assert read_score(np.array(0.5)).score == 0.5
     assert read_score(torch.tensor(0.25)).score == 0.25
-    read = read_score({"score": True, "right": numpy.bool_(False), "fluent": torch.tensor(0.5)})
+    read = read_score({"score": True, "right": np.bool_(False), "fluent": torch.tensor(0.5)})
     assert (read.score, read.parts) == (1.0, {"right": 0.0, "fluent": 0.5})
     with pytest.raises(MetricError, match="a ndarray, expected a number"):
-        read_score(numpy.array([0.5]))
+        read_score(np.array([0.5]))
 
 
 @pytest.mark.parametrize("returned", [{"score": 1, "\ud800": "x"}, {"\ud800": 1}])
@@ -96,7 +99,8 @@ def test_a_metric_that_writes_into_the_calls_changes_no_record():
 
 
 def test_a_dspy_prediction_is_a_score_and_its_feedback_no_part():
-    dspy = pytest.importorskip("dspy")
+    import dspy
+
     read = read_score(dspy.Prediction(score=0.5, brevity=1.0, feedback="shorter"))
     assert (read.score, read.parts) == (0.5, {"brevity": 1.0})
     with pytest.raises(MetricError, match="without 'score'"):

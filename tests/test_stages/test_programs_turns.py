@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import dspy
 import pytest
 
 from schemas.parquet import read_rows, write_table
@@ -13,12 +14,9 @@ from schemas.rollouts import INVOCATIONS
 from stages.engines.interface import Request, Result, Sampling
 from stages.engines.models import load_tokenizer, resolve_base
 from stages.engines.scripted import ScriptedEngine
+from stages.programs.dspy_program import dspy_program
+from stages.programs.plain_adapter import PlainAdapter
 from tests.test_stages.programs_kit import CharEngine, job, one, run_jobs, run_one, session_of
-
-dspy = pytest.importorskip("dspy")
-
-from stages.programs.dspy_program import dspy_program  # noqa: E402
-from stages.programs.plain_adapter import PlainAdapter  # noqa: E402
 
 DROPS_REASONING = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' }}"

@@ -6,21 +6,19 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
+import dspy
 import pytest
 
 from schemas.errors import RecipeError
 from schemas.recipe_data import SamplingSection
 from stages.engines.models import load_tokenizer, resolve_base
 from stages.engines.texts import encode_chat, encode_completion
+from stages.programs.dspy_program import dspy_program
 from stages.programs.load import Program
 from stages.programs.rendering import render
 from stages.programs.teachers import identify_teacher, program_of
 from stages.programs.transfer import Transfer
 from tests.test_stages.programs_kit import CharEngine, job, load_source, recipe_of, run_jobs, session_of
-
-dspy = pytest.importorskip("dspy")
-
-from stages.programs.dspy_program import dspy_program  # noqa: E402
 
 LABEL = "[[ ## label ## ]]\n{}\n\n[[ ## completed ## ]]"
 
