@@ -17,6 +17,7 @@ from stages.programs.load import load_program
 from stages.programs.prompts import frozen_prompts, running_digest
 from stages.programs.run import Finished, Job
 from stages.programs.shards import Shape, compact, open_session, read_split, sample
+from stages.programs.slices import run_slice
 from stages.statistics import example_means
 
 NAME = "evaluate"
@@ -26,11 +27,8 @@ VERSION = 2
 def recipe_slice(recipe: Recipe) -> dict[str, Any]:
     """What decides which runs are made, how they are sampled, and what a failure counts."""
     return {
+        **run_slice(recipe),
         "seed": recipe.evaluate.seed_of(recipe.seed),
-        "model": {"dtype": recipe.model.dtype, "context": recipe.model.context},
-        "lms": {name: lm.model_dump(mode="json") for name, lm in recipe.lms.items()},
-        "program": {"timeout_s": recipe.program.timeout_s},
-        "metric": recipe.metric.model_dump(mode="json"),
         "evaluate": recipe.evaluate.model_dump(mode="json", exclude={"bootstrap", "seed"}),
     }
 

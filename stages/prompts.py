@@ -13,6 +13,7 @@ from stages.contract import Inputs, Out
 from stages.programs.load import load_program
 from stages.programs.prompts import STATE, frozen_prompts
 from stages.programs.shards import open_session, read_split
+from stages.programs.slices import run_slice
 from stages.prompting.memory import Memory
 from stages.prompting.split import split_examples
 
@@ -26,11 +27,7 @@ LOG = "telemetry/optimizer.log"
 def recipe_slice(recipe: Recipe) -> dict[str, Any]:
     """What decides which prompts are found: the optimizer, its examples and LMs, and how the student is sampled."""
     return {
-        "seed": recipe.seed,
-        "model": {"dtype": recipe.model.dtype, "context": recipe.model.context},
-        "lms": {name: lm.model_dump(mode="json") for name, lm in recipe.lms.items()},
-        "program": {"timeout_s": recipe.program.timeout_s},
-        "metric": recipe.metric.model_dump(mode="json"),
+        **run_slice(recipe),
         "examples": {"train": recipe.examples.train},
         "prompts": recipe.prompts.model_dump(mode="json", exclude={"every"}),
     }

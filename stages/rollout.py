@@ -20,6 +20,7 @@ from stages.programs.load import load_program
 from stages.programs.prompts import frozen_prompts, running_digest
 from stages.programs.refill import refill_figures, waves
 from stages.programs.shards import Shape, compact, open_session, read_split, sample
+from stages.programs.slices import run_slice
 from stages.programs.worth import tries, worths
 
 NAME = "rollout"
@@ -32,11 +33,7 @@ JUDGED_BY = {"failure_score", "format_failure_score", "min_spread", "truncated"}
 def recipe_slice(recipe: Recipe) -> dict[str, Any]:
     """What decides which runs are made and how they are sampled."""
     chosen = {
-        "seed": recipe.seed,
-        "model": {"dtype": recipe.model.dtype, "context": recipe.model.context},
-        "lms": {name: lm.model_dump(mode="json") for name, lm in recipe.lms.items()},
-        "program": {"timeout_s": recipe.program.timeout_s},
-        "metric": recipe.metric.model_dump(mode="json"),
+        **run_slice(recipe),
         "examples": {"train": recipe.examples.train},
         "rollout": recipe.rollout.model_dump(mode="json") | {"rollouts": recipe.student_rollouts},
     }

@@ -23,6 +23,7 @@ from stages.programs.jobs import Runs
 from stages.programs.load import Program, load_program
 from stages.programs.prompts import frozen_prompts, running_digest
 from stages.programs.shards import Shape, compact, open_session, read_split, sample
+from stages.programs.slices import run_slice
 from stages.programs.teachers import as_teacher, program_digest, program_of
 from stages.programs.transfer import Transfer
 
@@ -33,11 +34,7 @@ VERSION = 1
 def recipe_slice(recipe: Recipe) -> dict[str, Any]:
     """What decides the runs beside the teacher itself, which stands in the params."""
     return {
-        "seed": recipe.seed,
-        "model": {"dtype": recipe.model.dtype, "context": recipe.model.context},
-        "lms": {name: lm.model_dump(mode="json") for name, lm in recipe.lms.items()},
-        "program": {"timeout_s": recipe.program.timeout_s},
-        "metric": recipe.metric.model_dump(mode="json"),
+        **run_slice(recipe),
         "examples": {"train": recipe.examples.train},
         "rollout": {
             "parse_retries": recipe.rollout.parse_retries,

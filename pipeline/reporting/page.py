@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
 from pipeline.reporting import findings, text
 from pipeline.reporting.data import Iteration, ModuleReward, Report, SplitScores, Step
+from pipeline.reporting.environment import open_templates
 from pipeline.reporting.plots import Series, column_plot, line_plot
 from schemas.training import RATIO_EDGES
 from stages.grouping.reasons import REASONS
@@ -73,13 +74,7 @@ def render(report: Report) -> str:
 
 
 def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("pipeline.reporting"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = open_templates()
     shown = (
         text.visible,
         text.clipped,

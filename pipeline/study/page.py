@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from pipeline.reporting.build import replace_file
+from pipeline.reporting.environment import open_templates
 from pipeline.reporting.text import visible
 from pipeline.study import words
 from pipeline.study.picture import pareto_picture
@@ -66,12 +66,6 @@ def _without_artifacts(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _html(table: Table, picture: Markup) -> str:
-    environment = Environment(
-        loader=PackageLoader("pipeline.reporting"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = open_templates()
     environment.filters["visible"] = visible
     return environment.get_template("study.html.j2").render(table=table, words=words, picture=picture)

@@ -31,18 +31,27 @@ def metric(example, output, calls):
     return sum(c.islower() for c in output) / len(output)
 """
 
-RECIPE = """
+
+def recipe_head(context: int, more: str = "") -> str:
+    """The sections of a recipe that every test needs: the tiny model, the program, the examples. `more`: of these."""
+    return f"""
 name = "own"
 [model]
 base = "tiny-random"
 dtype = "float32"
-context = 128
+context = {context}
 [program]
 factory = "my_program:program"
 metric = "my_program:metric"
 [examples]
 path = "examples.csv"
 inputs = ["word"]
+{more}"""
+
+
+RECIPE = (
+    recipe_head(128)
+    + """
 [rollout]
 examples = 4
 rollouts = 4
@@ -57,6 +66,7 @@ sampling = { max_new_tokens = 8 }
 parse_retries = 0
 bootstrap = 200
 """
+)
 
 EXAMPLES = "word,split\n" + "".join(f"w{i},{'train' if i < 6 else 'dev'}\n" for i in range(10))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.test_e2e.kit import own_recipe
+from tests.test_e2e.kit import own_recipe, recipe_head
 
 PROGRAM = """
 import dspy
@@ -28,19 +28,9 @@ def metric(example, output, calls):
     return shown + sum(c.islower() for c in output.answer) / len(output.answer)
 """
 
-RECIPE = """
-name = "own"
-[model]
-base = "tiny-random"
-dtype = "float32"
-context = 2048
-[program]
-factory = "my_program:program"
-metric = "my_program:metric"
-[examples]
-path = "examples.csv"
-inputs = ["word"]
-labels = ["answer"]
+RECIPE = (
+    recipe_head(2048, 'labels = ["answer"]\n')
+    + """
 [prompts]
 optimizer = "mipro"
 trials = 3
@@ -65,6 +55,7 @@ sampling = { temperature = 1.0, max_new_tokens = 8 }
 parse_retries = 1
 bootstrap = 200
 """
+)
 
 EXAMPLES = "word,answer,split\n" + "".join(f"w{i},a{i},{'train' if i < 8 else 'dev'}\n" for i in range(12))
 BOOTSTRAP = ("--set", "prompts.optimizer=bootstrap")

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from tests.test_e2e.kit import artifact, own_recipe, run
+from tests.test_e2e.kit import artifact, own_recipe, recipe_head, run
 
 PROGRAM = """
 import dspy
@@ -34,18 +34,9 @@ def metric(example, output, calls):
     return sum(c.islower() for c in output.answer) / len(output.answer)
 """
 
-RECIPE = """
-name = "own"
-[model]
-base = "tiny-random"
-dtype = "float32"
-context = 512
-[program]
-factory = "my_program:program"
-metric = "my_program:metric"
-[examples]
-path = "examples.csv"
-inputs = ["word"]
+RECIPE = (
+    recipe_head(512)
+    + """
 [rollout]
 examples = 3
 rollouts = 6
@@ -65,6 +56,7 @@ sampling = { max_new_tokens = 8 }
 parse_retries = 0
 bootstrap = 100
 """
+)
 
 DEMO = {"word": "tree", "note": "a tall plant"}
 

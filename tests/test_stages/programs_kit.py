@@ -16,13 +16,15 @@ from schemas.manifest import Manifest
 from schemas.parquet import write_table
 from schemas.policies import POLICIES
 from schemas.recipe import Recipe
+from schemas.recipe_data import MetricSection, OtherLM
 from schemas.table import TableSpec
 from stages.contract import Artifact, Inputs
 from stages.engines.interface import EngineUsage, Request, Result, Sampling
+from stages.programs.answers import Answers
 from stages.programs.load import Program, load_program
 from stages.programs.run import Finished, Job
 from stages.programs.runner import run_programs
-from stages.programs.session import Session
+from stages.programs.session import Judging, Session
 
 ROLES = {"system": 1, "user": 2, "assistant": 3}
 
@@ -89,6 +91,15 @@ def session_of(engine: Any, **changes: Any) -> Session:
     return Session(**{**fields, **changes})
 
 
+def judging(folder: Path | None = None, **section: Any) -> dict[str, Any]:
+    """What a session needs for judges."""
+    answers = None if folder is None else Answers(folder)
+    return {
+        "lms": {"judge": OtherLM(), "wild": OtherLM(temperature=1.0)},
+        "judging": Judging(MetricSection(**{"lm": "judge", **section}), 0, {}, answers),
+    }
+
+
 def job(index: int = 0, x: Any = "a", labels: dict[str, Any] | None = None) -> Job:
     text = None if labels is None else json.dumps(labels)
     return Job("e0", index, f"r{index}", 1000 + index, json.dumps({"x": x}), text, None)
@@ -114,6 +125,25 @@ def run_jobs(program: Program, jobs: Sequence[Job], session: Session, concurrenc
 
 def run_one(made: Any, engine: Any, metric: Callable[..., Any] = lambda e, o, c: 1.0, **session: Any) -> Finished:
     return run_jobs(program_of(made, metric), [job()], session_of(engine, **session))[0]
+
+
+ASK_IN_DSPY = """
+import dspy
+
+class Ask(dspy.Module):
+    def __init__(self):
+        super().__init__()
+        self.ask = dspy.Predict("x -> y")
+
+    def forward(self, x):
+        return self.ask(x=x)
+
+def program():
+    return Ask()
+
+def metric(example, pred, trace=None):
+    return pred.y == "v"
+"""
 
 
 def load_source(tmp_path: Path, source: str, **sections: Any) -> Program:

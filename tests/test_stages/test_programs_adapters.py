@@ -129,32 +129,19 @@ def test_demonstrations_are_in_the_recorded_prompt_token_for_token(tmp_path: Pat
 
 def test_demonstrations_of_a_saved_state_are_sent_and_a_folder_is_told_what_to_be(tmp_path: Path):
     from schemas.errors import RecipeError
-    from tests.test_stages.programs_kit import load_source
+    from tests.test_stages.programs_kit import ASK_IN_DSPY, load_source
 
-    source = (
-        "import dspy\n"
-        "class Ask(dspy.Module):\n"
-        "    def __init__(self):\n"
-        "        super().__init__()\n"
-        "        self.ask = dspy.Predict('x -> y')\n"
-        "    def forward(self, x):\n"
-        "        return self.ask(x=x)\n"
-        "def program():\n"
-        "    return Ask()\n"
-        "def metric(example, pred, trace=None):\n"
-        "    return 1.0\n"
-    )
     optimised = Ask(None, "x -> y")
     optimised.ask.demos = [dspy.Example(x="asked before", y="told before")]
     optimised.save(tmp_path / "state.json")
-    program = load_source(tmp_path, source, program={"state": "state.json"})
+    program = load_source(tmp_path, ASK_IN_DSPY, program={"state": "state.json"})
     engine = CharEngine(lambda *_: written("chat", {"y": "v"}))
     row = run_jobs(program, [job()], session_of(engine, sampling=LONG))[0].invocations[0]
     assert "asked before" in row["messages"]
     assert "told before" in row["messages"]
     optimised.save(tmp_path / "whole", save_program=True)
     with pytest.raises(RecipeError, match=r"program.save\('whole.json'\)"):
-        load_source(tmp_path, source, program={"state": "whole"})
+        load_source(tmp_path, ASK_IN_DSPY, program={"state": "whole"})
 
 
 def search(query: str) -> str:

@@ -305,21 +305,9 @@ def test_several_plain_fields_are_lines_and_their_share_is_counted():
 def test_a_dspy_program_is_found_by_import_path_and_identified_with_its_state(tmp_path):
     from schemas.canonical import canonical_json, digest
     from stages.programs.load import program_identity
+    from tests.test_stages.programs_kit import ASK_IN_DSPY
 
-    source = (
-        "import dspy\n"
-        "class Ask(dspy.Module):\n"
-        "    def __init__(self):\n"
-        "        super().__init__()\n"
-        "        self.ask = dspy.Predict('x -> y')\n"
-        "    def forward(self, x):\n"
-        "        return self.ask(x=x)\n"
-        "def program():\n"
-        "    return Ask()\n"
-        "def metric(example, pred, trace=None):\n"
-        "    return pred.y == 'v'\n"
-    )
-    program = load_source(tmp_path, source)
+    program = load_source(tmp_path, ASK_IN_DSPY)
     finished = run_jobs(program, [job()], session_of(always(field("y", "v"))))[0]
     assert (finished.outcome.score, finished.invocations[0]["module"]) == (1.0, "ask")
     plain = program_identity(recipe_of(), tmp_path)
