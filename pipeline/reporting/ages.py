@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from pipeline.reporting.data import AgeStats, ModuleStats
+from pipeline.reporting.data_training import AgeStats, ModuleStats
 from pipeline.reporting.opened import OpenRun, frame
 from schemas.table import TableSpec
 from schemas.training import AGES, MODULES, RATIO_EDGES

@@ -8,19 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pipeline.reporting.data_samples import Clipped, Sample
+from pipeline.reporting.data_training import AgeStats, ModuleStats, Step, StepMeans
 from stages.statistics import Interval
 
 NOT_THE_MODEL = ("engine_error", "metric_error", "timeout")
 """Statuses with which the machine or the metric failed: what such a run counts as says nothing of a policy."""
-
-
-@dataclass(frozen=True)
-class Clipped:
-    """A text of bounded length: beginning, number of characters left out in the middle, end."""
-
-    head: str
-    left_out: int = 0
-    tail: str = ""
 
 
 @dataclass(frozen=True)
@@ -179,60 +172,6 @@ class SourceStats:
 
 
 @dataclass(frozen=True)
-class Step:
-    """One optimizer step, as the trainer logged it."""
-
-    iteration: int
-    step: int
-    """Counted over the run. With several adapters each takes its own part of a step."""
-    adapter: str
-    figures: dict[str, float | None]
-
-
-@dataclass(frozen=True)
-class StepMeans:
-    """Means over the optimizer steps that one adapter took in one iteration."""
-
-    iteration: int
-    adapter: str
-    steps: int
-    figures: dict[str, float | None]
-
-
-@dataclass(frozen=True)
-class AgeStats:
-    """What the steps of one iteration did with members of one age."""
-
-    iteration: int
-    adapter: str
-    age: int | None
-    """Policies of the run newer than the one that sampled them; None for policies that are not of the run."""
-    members: int
-    completion_tokens: int
-    ess: float | None
-    clip_share: float | None
-    kl_k1: float
-    kl_k3: float
-    entropy: float
-    ratio_histogram: list[int] | None
-    """Tokens by pi_theta/pi_0, in the bins of `RATIO_EDGES`."""
-    rho_histogram: list[int] | None
-
-
-@dataclass(frozen=True)
-class ModuleStats:
-    """What the steps of one iteration did with one module."""
-
-    iteration: int
-    adapter: str
-    module: str
-    members: int
-    completion_tokens: int
-    grad_norm: float | None
-    """Mean over the steps; None where modules were not measured apart."""
-
-
-@dataclass(frozen=True)
 class ModulePrompt:
     """The frozen prompt of one module."""
 
@@ -293,56 +232,6 @@ class StageCost:
     without_telemetry: int
     """Artifacts that recorded no telemetry: their cost is not in the sums."""
     figures: dict[str, float]
-
-
-@dataclass(frozen=True)
-class Message:
-    """A chat message of a prompt."""
-
-    role: str
-    content: Clipped
-
-
-@dataclass(frozen=True)
-class Call:
-    """One LM call of a sample rollout."""
-
-    call_index: int
-    module: str
-    invocation_index: int
-    attempt: int
-    lm: str
-    messages: tuple[Message, ...]
-    messages_left_out: int
-    completion: Clipped | None
-    finish_reason: str | None
-    parse_status: str
-    reward: float | None
-    """Reward of its group member; None when it is in no group."""
-    advantage: float | None
-    copies: int
-    """Further members of groups that are copies of it."""
-    excluded: str | None
-    """Why it is in no group."""
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One rollout, shown whole within bounds."""
-
-    kind: Literal["best", "worst", "failed"]
-    iteration: int
-    rollout_id: str
-    example_id: str
-    rollout_index: int
-    reward: float | None
-    reward_parts: dict[str, Any]
-    status: str
-    error: Clipped | None
-    inputs: Clipped | None
-    output: Clipped | None
-    calls: tuple[Call, ...]
-    calls_left_out: int
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from pipeline.reporting.data import Iteration, Note, PolicyScore, SplitScores, Step
+from pipeline.reporting.data import Iteration, Note, PolicyScore, SplitScores
+from pipeline.reporting.data_training import Step
 from pipeline.reporting.opened import OpenRun
 from pipeline.reporting.text import after, bounds, by_status, count, number, plural, share, signed
 from stages.statistics import Interval

@@ -11,7 +11,8 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from pipeline.reporting import findings, text
-from pipeline.reporting.data import Iteration, ModuleReward, Report, SplitScores, Step
+from pipeline.reporting.data import Iteration, ModuleReward, Report, SplitScores
+from pipeline.reporting.data_training import Step
 from pipeline.reporting.environment import open_templates
 from pipeline.reporting.plots import Series, column_plot, line_plot
 from schemas.training import RATIO_EDGES

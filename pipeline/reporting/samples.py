@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.reporting.data import Call, Clipped, Message, Sample
+from pipeline.reporting.data_samples import Call, Clipped, Message, Sample
 from pipeline.reporting.opened import OpenRun, frame, table_files
 from schemas.examples import EXAMPLES
 from schemas.groups import EXCLUDED, GROUPS

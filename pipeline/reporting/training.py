@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from pipeline.reporting.data import Step, StepMeans
+from pipeline.reporting.data_training import Step, StepMeans
 from pipeline.reporting.opened import OpenRun, frame
 from schemas.training import STEPS
 
