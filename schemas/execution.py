@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -10,10 +10,44 @@ Positive = Annotated[int, Field(gt=0)]
 Tracker = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 
 
+class ServerSection(BaseModel):
+    """Where a server of the student's base model is, for `engine = "server"`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    urls: tuple[str, ...] = ()
+    """Base URLs (`http://host:8000/v1`) of replicas that serve the same base; a call goes to the least busy."""
+    model: str | None = None
+    """What the server calls the base model; default: the one that its list of models begins with."""
+    api_key_env: str | None = None
+    """Name of the environment variable that holds the key. The key itself is written nowhere."""
+    timeout_s: float = Field(default=600.0, gt=0)
+    """Longest time of one request."""
+    retries: int = Field(default=6, ge=0)
+    """Further tries after a refused, dropped, late or rate-limited request, with growing pauses."""
+    requests: Positive = 64
+    """Requests in flight at one replica."""
+    adapters: str | None = None
+    """The run folder as the server sees it, where that is another path than here; adapters are loaded from there."""
+
+    @field_validator("urls", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
 class Execution(BaseModel):
     """Settings of the machine at hand. Given on the command line or in a TOML file, never in a recipe."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    engine: Literal["transformers", "vllm", "server"] = "transformers"
+    """What samples: the embedded engine, vLLM in this process, or an OpenAI-compatible server. Which one it was stands
+    in every invocation."""
+    vllm: dict[str, Any] = {}
+    """Settings that vLLM's engine is given as they are, for `engine = "vllm"`: `tensor_parallel_size`,
+    `gpu_memory_utilization`, `max_num_seqs`, …"""
+    server: ServerSection = ServerSection()
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: Positive | None = None

@@ -1,21 +1,21 @@
-"""The batcher: pending calls of many program runs, served in batches by the one engine.
+"""The batcher: pending calls of many program runs, served by the one engine.
 
-Programs submit from any thread. The engine works in one thread, the one that calls `serve`. A batch goes out after
-a moment of quiet: a very short one when every live run waits for an answer, a longer one while some are still busy.
+Programs submit from any thread. The engine works in one thread, the one that calls `step`. To an engine that takes
+requests at any time, calls go as they come. To others they go in batches, after a moment of quiet: a very short one
+when every live run waits for an answer, a longer one while some are still busy.
 """
 
 from __future__ import annotations
 
 import queue
-import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
 from typing import Any
 
 from schemas.errors import DataError, RecipeError
-from stages.engines.interface import Adapter, Engine, Request, Result, Sampling
+from stages.engines.feed import Feed
+from stages.engines.interface import ContinuousEngine, Engine, Request
+from stages.engines.pending import Pending, Served
 from stages.engines.signals import LMFailure, RunEnded
 
 GRACE_S = 0.0005
@@ -26,87 +26,12 @@ PATIENCE_S = 0.1
 """Longest a call waits for others when it never gets quiet."""
 
 
-class Clock:
-    """Time that a program run spends on its own, with no LM call of it pending."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._pending = 0
-        self._spent = 0.0
-        self._since = time.monotonic()
-
-    def pause(self) -> None:
-        """A call is pending."""
-        with self._lock:
-            if self._pending == 0:
-                self._spent += time.monotonic() - self._since
-            self._pending += 1
-
-    def resume(self) -> None:
-        """A pending call was answered."""
-        with self._lock:
-            self._pending -= 1
-            if self._pending == 0:
-                self._since = time.monotonic()
-
-    def restart(self) -> None:
-        """Count from zero again."""
-        with self._lock:
-            self._spent, self._since = 0.0, time.monotonic()
-
-    @property
-    def waiting(self) -> bool:
-        """Whether a call is pending."""
-        return self._pending > 0
-
-    @property
-    def spent(self) -> float:
-        """Seconds spent so far."""
-        with self._lock:
-            return self._spent + (0.0 if self._pending else time.monotonic() - self._since)
-
-
-@dataclass
-class Served:
-    """An answered call."""
-
-    prompt_ids: tuple[int, ...]
-    result: Result
-
-
-@dataclass
-class Pending:
-    """A call that waits for the engine."""
-
-    messages: list[dict[str, str]]
-    sampling: Sampling
-    seed: int
-    adapter: Adapter | None
-    clock: Clock
-    over: Callable[[], bool]
-    """Whether the run that made the call is over, so that nobody waits for the answer."""
-    answered: Callable[[Served], None]
-    """Called in the engine's thread before the future is set."""
-    future: Future[Served] = field(default_factory=Future)
-
-    def __post_init__(self) -> None:
-        self.future.set_running_or_notify_cancel()  # an abandoned awaiter must not cancel what the engine will set
-
-    def settle(self, outcome: Served | BaseException) -> None:
-        """Give the caller its answer."""
-        self.clock.resume()
-        if isinstance(outcome, BaseException):
-            self.future.set_exception(outcome)
-        else:
-            self.answered(outcome)
-            self.future.set_result(outcome)
-
-
 class Batcher:
     """Collects calls and messages from program runs, and serves the calls."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self._feed = Feed(engine) if isinstance(engine, ContinuousEngine) else None
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._pending: list[Pending] = []
         self._oldest = 0.0
@@ -121,7 +46,9 @@ class Batcher:
         self._inbox.put(message)
 
     def step(self, everyone_waits: Callable[[], bool], idle_s: float) -> list[Any]:
-        """Wait for what comes in, serve a batch when one is due; returns the messages that came in."""
+        """Wait for what comes in, serve what is due; returns the messages that came in."""
+        if self._feed is not None:
+            return self._step_on(self._feed, idle_s)
         wait = (GRACE_S if everyone_waits() else QUIET_S) if self._pending else idle_s
         received = self._receive(wait)
         calls = [item for item in received if isinstance(item, Pending)]
@@ -133,11 +60,20 @@ class Batcher:
             self.serve(batch)
         return [item for item in received if not isinstance(item, Pending)]
 
+    def _step_on(self, feed: Feed, idle_s: float) -> list[Any]:
+        received = self._receive(0.0 if feed.busy else idle_s)
+        feed.take(self._encoded([item for item in received if isinstance(item, Pending)]))
+        if feed.busy:
+            feed.work()
+        return [item for item in received if not isinstance(item, Pending)]
+
     def _receive(self, wait: float) -> list[Any]:
-        try:
-            received = [self._inbox.get(timeout=wait)]
-        except queue.Empty:
-            return []
+        received = []
+        if wait:
+            try:
+                received.append(self._inbox.get(timeout=wait))
+            except queue.Empty:
+                return received
         while True:
             try:
                 received.append(self._inbox.get_nowait())
@@ -146,6 +82,10 @@ class Batcher:
 
     def serve(self, batch: Sequence[Pending]) -> None:
         """Answer every call of a batch: `LMFailure` where the engine fails, `RunEnded` where the run is over."""
+        self._generate(self._encoded(batch))
+
+    def _encoded(self, batch: Sequence[Pending]) -> list[tuple[Pending, tuple[int, ...]]]:
+        """The calls that are still waited for, with their prompt ids."""
         encoded: list[tuple[Pending, tuple[int, ...]]] = []
         for pending in batch:
             if pending.over():
@@ -155,7 +95,7 @@ class Batcher:
                 encoded.append((pending, self.engine.encode_chat(pending.messages)))
             except Exception as error:  # noqa: BLE001 - a template may refuse in any way: it is this caller's error
                 pending.settle(ValueError(f"the model's chat template refused the messages: {error}"))
-        self._generate(encoded)
+        return encoded
 
     def _generate(self, calls: list[tuple[Pending, tuple[int, ...]]]) -> None:
         """Generate; when the engine fails, halve the batch until the calls that it fails on stand alone."""

@@ -19,17 +19,16 @@ from stages.engines.interface import Adapter, Engine
 
 if TYPE_CHECKING:
     from stages.engines.models import BaseModel
-    from stages.engines.transformers_engine import TransformersEngine
 
-_ENGINES: dict[tuple[str, ...], TransformersEngine] = {}
+_ENGINES: dict[tuple[str, ...], Engine] = {}
 """The engine made last: consecutive stages of one process do not load the model again."""
 
 
 def make_engine(recipe: Recipe, execution: Execution, inputs: Inputs) -> Engine:
-    """The embedded engine over the recipe's base model.
+    """The engine that the execution settings ask for, over the recipe's base model.
 
     Raises:
-        RecipeError: when the base model cannot be had.
+        RecipeError: when the base model or the engine cannot be had.
         DataError: when it is not the one that the base artifact was made from.
     """
     from stages.engines.models import resolve_base
@@ -47,20 +46,36 @@ def make_engine(recipe: Recipe, execution: Execution, inputs: Inputs) -> Engine:
     return engine
 
 
-def engine_of(base: BaseModel, model: ModelSection, execution: Execution) -> TransformersEngine:
-    """The embedded engine over a base model: the one of this process, where it is the same."""
+def engine_of(base: BaseModel, model: ModelSection, execution: Execution) -> Engine:
+    """The engine over a base model: the one of this process, where it is the same.
+
+    Raises:
+        RecipeError: when the engine is not installed, or its settings are wrong.
+    """
     if execution.threads:
         import torch
 
         torch.set_num_threads(execution.threads)
-    device = _device(execution)
-    key = (base.digest, model.dtype, str(model.context), device, str(execution.batch_tokens))
+    key = (base.digest, model.dtype, str(model.context), _device(execution), _settings(execution))
     if key not in _ENGINES:
-        from stages.engines.transformers_engine import TransformersEngine
-
-        _ENGINES.clear()
-        _ENGINES[key] = TransformersEngine(base, model.dtype, model.context, device, execution.batch_tokens)
+        release()
+        _ENGINES[key] = _make(base, model, execution)
     return _ENGINES[key]
+
+
+def _make(base: BaseModel, model: ModelSection, execution: Execution) -> Engine:
+    from stages.engines.transformers_engine import TransformersEngine
+
+    return TransformersEngine(base, model.dtype, model.context, _device(execution), execution.batch_tokens)
+
+
+def _settings(execution: Execution) -> str:
+    return execution.model_dump_json(include={"engine", "batch_tokens", "vllm", "server", "threads"})
+
+
+def release() -> None:
+    """Let the engine of this process go, with the memory that it holds."""
+    _ENGINES.clear()
 
 
 def _device(execution: Execution) -> str:

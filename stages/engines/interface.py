@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,40 @@ class Engine(Protocol):
     def encode_chat(self, messages: list[dict[str, str]]) -> tuple[int, ...]:
         """Prompt ids of chat messages through the model's chat template, with the generation prompt."""
 
+    def expect(self, digests: Collection[str]) -> None:
+        """Only these adapters are asked for from now on: others may make room for new ones."""
+
     def generate(self, requests: Sequence[Request]) -> list[Result]:
         """Serve all requests, in any internal order; results in the order of the requests.
 
         A prompt that leaves no room for a completion within the context limit is answered with `context_overflow`
         and no ids; a completion that would pass the limit ends there with `length`.
         """
+
+
+@runtime_checkable
+class ContinuousEngine(Protocol):
+    """What an `Engine` also has when it takes requests at any time, rather than batch after batch.
+
+    One thread calls it. Tickets are the caller's: any number that is not in flight.
+    """
+
+    def add(self, ticket: int, request: Request) -> None:
+        """Take a request in. What is wrong with it alone is said by `poll`.
+
+        Raises:
+            DataError, RecipeError: for what no other try would mend, such as an adapter of another base.
+        """
+
+    def poll(self, wait_s: float) -> list[tuple[int, Result | Exception]]:
+        """Work on what was taken in, for about `wait_s` seconds or a step of the engine's, and hand out what is done.
+
+        Each ticket comes once: with its result, or with what made it fail. An engine that died has failed all its
+        requests, and begins anew with the next one.
+
+        Raises:
+            DataError, RecipeError, StageError: for what ends the stage.
+        """
+
+    def cancel(self, ticket: int) -> None:
+        """Nobody waits for this request any more; `poll` does not hand it out. Unknown tickets are none's concern."""

@@ -10,8 +10,9 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from schemas.canonical import digest, seed_from
-from stages.engines.batcher import Batcher, Clock
+from stages.engines.batcher import Batcher
 from stages.engines.endpoint import Endpoint
+from stages.engines.pending import Clock
 from stages.programs.answers import Answer
 from stages.programs.recorder import Invocation, Messages, Record, Recorder
 from stages.programs.session import STUDENT, Caller, Reply, Session

@@ -12,9 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
-from stages.engines.batcher import Batcher, Clock
+from stages.engines.batcher import Batcher
 from stages.engines.endpoint import Endpoint
 from stages.engines.interface import Engine, Sampling
+from stages.engines.pending import Clock
 from stages.programs.load import Program
 from stages.programs.recorder import Recorder
 from stages.programs.rows import invocation_rows

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from schemas.canonical import canonical_json, storable
-from stages.engines.batcher import Batcher, Clock
+from stages.engines.batcher import Batcher
+from stages.engines.pending import Clock
 from stages.engines.signals import ContextOverflowError
 from stages.programs.branches import enter_task, in_thread_of
 from stages.programs.imports import describe

@@ -10,9 +10,10 @@ from typing import Any
 
 from schemas.canonical import seed_from
 from schemas.recipe_data import MetricSection, OtherLM
-from stages.engines.batcher import Batcher, Clock, Pending, Served
+from stages.engines.batcher import Batcher
 from stages.engines.endpoint import Endpoint, EndpointError
 from stages.engines.interface import Adapter, Engine, Sampling
+from stages.engines.pending import Clock, Pending, Served
 from stages.engines.signals import ContextOverflowError, LMFailure
 from stages.programs.answers import Answers
 from stages.programs.recorder import Invocation, Messages, Record, Recorder, overridden

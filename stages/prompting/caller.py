@@ -13,8 +13,9 @@ from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
 
 from schemas.canonical import digest
-from stages.engines.batcher import Batcher, Clock
+from stages.engines.batcher import Batcher
 from stages.engines.endpoint import Endpoint
+from stages.engines.pending import Clock
 from stages.engines.signals import RunEnded
 from stages.programs.recorder import Record, Recorder
 from stages.programs.session import Caller, Reply, Session

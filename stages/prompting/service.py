@@ -16,7 +16,8 @@ from dspy.utils.exceptions import ContextWindowExceededError
 
 from schemas.canonical import digest, seed_from
 from schemas.errors import StageError
-from stages.engines.batcher import Batcher, Clock
+from stages.engines.batcher import Batcher
+from stages.engines.pending import Clock
 from stages.engines.signals import LMFailure, RunEnded
 from stages.programs.branches import in_thread_of
 from stages.programs.dspy_calls import RUN

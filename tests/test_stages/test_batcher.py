@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from schemas.errors import DataError
-from stages.engines.batcher import Batcher, Clock, Pending
+from stages.engines.batcher import Batcher
 from stages.engines.interface import Request, Sampling
+from stages.engines.pending import Clock, Pending
 from stages.engines.signals import LMFailure, RunEnded
 from tests.test_stages.programs_kit import CharEngine, user
 
