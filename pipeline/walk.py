@@ -102,7 +102,9 @@ def walk(recipe: Recipe, setup: Setup, iterations: int) -> Jobs:
     chain = [Policy(digest=first, holder=start, trained=None)]
     if recipe.prompts.due(0):
         shared["prompts"] = yield prompting(shared, chain[0], 0)
-    yield evaluation(shared, chain[0], 0, recipe.examples.dev)
+    every = recipe.run.evaluate_every
+    if every:
+        yield evaluation(shared, chain[0], 0, recipe.examples.dev)
     rolled = Rolled([], [])
     scored = chain[0]
     for iteration in range(iterations):
@@ -112,7 +114,7 @@ def walk(recipe: Recipe, setup: Setup, iterations: int) -> Jobs:
         if policy is not chain[-1]:
             chain.append(policy)
         last = iteration + 1 == iterations or ended is not None
-        if (last or (iteration + 1) % recipe.run.evaluate_every == 0) and not (ended and policy is scored):
+        if every and (last or (iteration + 1) % every == 0) and not (ended and policy is scored):
             yield evaluation(shared, policy, iteration + 1, recipe.examples.dev)
             scored = policy
         if ended:

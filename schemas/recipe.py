@@ -40,8 +40,8 @@ class RunSection(Section):
 
     iterations: int = Field(default=1, ge=0)
     """0 trains nothing: the base, with its prompts, is scored."""
-    evaluate_every: Positive = 1
-    """Score the dev split after every so many iterations; at the start and at the end in any case."""
+    evaluate_every: int = Field(default=1, ge=0)
+    """Score the dev split after every so many iterations, and at the start and at the end; 0: never."""
     when_nothing_to_train: Literal["continue", "stop"] = "continue"
     """All groups flat or every rollout failed: keep the policy and go on, or end the run there, as a success."""
     replay: int = Field(default=0, ge=0)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dspy
 from dspy import lm15
@@ -18,13 +18,10 @@ from dspy import lm15
 from schemas.canonical import digest, seed_from
 from schemas.execution import Execution
 from schemas.recipe_data import ModelSection
-from stages.engines.interface import Adapter, Request, Result, Sampling
+from stages.engines.interface import Adapter, Engine, Request, Result, Sampling
 from stages.programs.dspy_engine import overrides_of, request_messages, response_of
 from stages.programs.recorder import Messages, overridden
 from stages.programs.session import Reply
-
-if TYPE_CHECKING:
-    from stages.engines.transformers_engine import TransformersEngine
 
 QUIET_S = 0.004
 """How long calls are waited for before a batch goes out."""
@@ -61,7 +58,7 @@ class Server:
         self._served = served
         self._inbox: queue.SimpleQueue[_Asked] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._engine: TransformersEngine | None = None
+        self._engine: Engine | None = None
 
     def ask(self, asked: _Asked) -> Future[Result]:
         """Hand a call in, from any thread."""
@@ -72,7 +69,7 @@ class Server:
         self._inbox.put(asked)
         return asked.reply
 
-    def _open(self) -> TransformersEngine:
+    def _open(self) -> Engine:
         from stages.engines.factory import engine_of
         from stages.engines.models import resolve_base
 
@@ -80,7 +77,7 @@ class Server:
         base = resolve_base(served.model.base, Path(served.root), Path(served.cache) if served.cache else None)
         return engine_of(base, served.model, Execution.model_validate({"device": served.device}))
 
-    def _work(self, engine: TransformersEngine) -> None:
+    def _work(self, engine: Engine) -> None:
         while True:
             batch = [self._inbox.get()]
             while True:
@@ -91,7 +88,7 @@ class Server:
             _serve(engine, batch)
 
 
-def _serve(engine: TransformersEngine, batch: list[_Asked]) -> None:
+def _serve(engine: Engine, batch: list[_Asked]) -> None:
     try:
         requests = [
             Request(engine.encode_chat(asked.messages), asked.sampling, asked.seed, asked.adapter) for asked in batch
