@@ -99,8 +99,9 @@ def _score(runner: Runner, jobs: list[Job], split: str) -> list[Artifact]:
 
 
 def _evaluations(runner: Runner, setup: Setup, iterations: int) -> list[Job]:
-    """The evaluations of a run in order, once everything that they depend on is found."""
-    jobs = walk(runner.recipe, setup, iterations)
+    """The evaluations of a run in order, one of every policy, once everything that they depend on is found."""
+    each = runner.recipe.run.model_copy(update={"evaluate_every": 1})
+    jobs = walk(runner.recipe.model_copy(update={"run": each}), setup, iterations)
     scored: list[Job] = []
     found: list[tuple[Job, str, Artifact]] = []
     artifact: Artifact | None = None
