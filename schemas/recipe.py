@@ -24,7 +24,7 @@ from schemas.recipe_data import (
 from schemas.recipe_prompts import PromptsSection
 from schemas.recipe_teachers import RejectionSection, TeacherName, TeacherSection
 from schemas.recipe_training import AdapterSection, TrainSection
-from schemas.sections import Positive, Section
+from schemas.sections import Section
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},

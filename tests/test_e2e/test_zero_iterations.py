@@ -50,6 +50,22 @@ def test_dev_is_scored_at_the_start_at_the_end_and_every_so_often_between(tmp_pa
     assert len(scores(tmp_path / "run")) == 4
 
 
+def test_a_run_that_never_scores_dev_still_opens_its_test_split(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = own_recipe(tmp_path / "a", recipe=WITH_TEST, examples=EXAMPLES)
+    never = ("--set", "run.evaluate_every=0")
+    assert run(recipe, tmp_path / "run", *never) == 0
+    assert state(tmp_path / "run").evaluations == {}
+    assert mmgrpo("evaluate", recipe, "--test", "--run-dir", tmp_path / "run", "--exec", "progress=off", *never) == 0
+    assert "test score" in capsys.readouterr().out
+    run_file = state(tmp_path / "run")
+    assert set(run_file.evaluations) == {"test"}
+    assert set(run_file.evaluations["test"]) == {run_file.policies[0], run_file.policies[-1]}
+    assert mmgrpo("report", tmp_path / "run") == 0
+    assert mmgrpo("verify", tmp_path / "run") == 0
+
+
 def test_runs_of_several_seeds_share_evaluations_that_have_a_seed_of_their_own(tmp_path: Path) -> None:
     recipe = own_recipe(tmp_path / "a", recipe=WITH_TEST, examples=EXAMPLES)
     for seed in (0, 1):

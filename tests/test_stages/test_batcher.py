@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
 
 from schemas.errors import DataError
 from stages.engines.batcher import Batcher
-from stages.engines.interface import Request, Sampling
+from stages.engines.feed import serve_all
+from stages.engines.interface import EngineUsage, Request, Result, Sampling
 from stages.engines.pending import Clock, Pending
 from stages.engines.signals import LMFailure, RunEnded
 from tests.test_stages.programs_kit import CharEngine, user
@@ -89,6 +91,99 @@ def test_an_error_meant_for_the_user_ends_the_stage():
 
     with pytest.raises(DataError, match="another base"):
         Batcher(CharEngine(answer)).serve([pending(), pending()])
+
+
+class Kitchen:
+    """A continuous engine that answers a request when `ready` says so; an answer may be an exception."""
+
+    name, logprob_kind = "kitchen", "processed"
+
+    def __init__(self) -> None:
+        self.usage = EngineUsage()
+        self.orders: dict[int, Request] = {}
+        self.ready: dict[int, str | Exception] = {}
+        self.cancelled: list[int] = []
+
+    def encode_chat(self, messages: list[dict[str, str]]) -> tuple[int, ...]:
+        return tuple(map(ord, messages[0]["content"]))
+
+    def expect(self, digests: Collection[str]) -> None: ...
+
+    def generate(self, requests: Sequence[Request]) -> list[Result]:
+        return serve_all(self, requests)
+
+    def add(self, ticket: int, request: Request) -> None:
+        self.orders[ticket] = request
+
+    def poll(self, wait_s: float) -> list[tuple[int, Result | Exception]]:
+        done = [ticket for ticket in self.orders if "".join(map(chr, self.orders[ticket].prompt_ids)) in self.ready]
+        return [(ticket, self._result(self.orders.pop(ticket))) for ticket in done]
+
+    def _result(self, request: Request) -> Result | Exception:
+        found = self.ready["".join(map(chr, request.prompt_ids))]
+        return found if isinstance(found, Exception) else Result((1, 2), (-1.0, -1.0), "stop", found)
+
+    def cancel(self, ticket: int) -> None:
+        self.cancelled.append(ticket)
+        self.orders.pop(ticket, None)
+
+
+def test_an_engine_that_takes_requests_at_any_time_is_given_each_as_it_comes():
+    engine = Kitchen()
+    batcher = Batcher(engine)
+    slow, quick = pending("slow"), pending("quick")
+    batcher.submit(slow)
+    batcher.step(lambda: False, 0.01)
+    batcher.submit(quick)
+    batcher.post("news")
+    engine.ready["quick"] = "eggs"
+    assert batcher.step(lambda: False, 0.01) == ["news"]
+    assert quick.future.result(0).result.text == "eggs"
+    assert quick.future.result(0).prompt_ids == tuple(map(ord, "quick"))
+    assert not slow.future.done()
+    engine.ready["slow"] = "roast"
+    batcher.step(lambda: False, 0.01)
+    assert slow.future.result(0).result.text == "roast"
+    assert engine.orders == {}
+
+
+def test_what_a_continuous_engine_fails_on_fails_alone():
+    engine = Kitchen()
+    engine.ready |= {"good": "x", "bad": ValueError("burnt")}
+    batcher = Batcher(engine)
+    good, bad = pending("good"), pending("bad")
+    batcher.submit(bad)
+    batcher.submit(good)
+    batcher.step(lambda: False, 0.01)
+    batcher.step(lambda: False, 0.01)
+    assert good.future.result(0).result.text == "x"
+    with pytest.raises(LMFailure, match="ValueError: burnt"):
+        bad.future.result(0)
+
+
+def test_a_run_that_ends_takes_its_call_out_of_a_continuous_engine():
+    engine, ended = Kitchen(), [False]
+    batcher = Batcher(engine)
+    call = Pending(user("slow"), Sampling(), 1, None, Clock(), lambda: ended[0], lambda served: None)
+    batcher.submit(call)
+    batcher.step(lambda: False, 0.01)
+    ended[0] = True
+    batcher.step(lambda: False, 0.01)
+    with pytest.raises(RunEnded):
+        call.future.result(0)
+    assert engine.orders == {}
+    assert len(engine.cancelled) == 1
+
+
+def test_a_continuous_engine_serves_a_whole_batch_or_says_what_failed():
+    engine = Kitchen()
+    engine.ready |= {"a": "A", "b": "B"}
+    requests = [Request(tuple(map(ord, text)), Sampling(), 1) for text in ("a", "b", "a")]
+    assert [result.text for result in engine.generate(requests)] == ["A", "B", "A"]
+    engine.ready = {"b": ValueError("burnt")}
+    with pytest.raises(ValueError, match="burnt"):
+        engine.generate(requests)
+    assert engine.orders == {}
 
 
 def test_a_clock_stands_still_while_a_call_is_pending():
