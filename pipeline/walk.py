@@ -72,9 +72,11 @@ def identify(recipe: Recipe, root: Path, cache: str | None) -> Setup:
     from stages.programs.load import identity_of, load_program
     from stages.training.naming import check_declared
     from stages.training.objective import objective_of
+    from stages.training.truncated import check_sampling
 
     rules_of(recipe)
     objective_of(recipe)
+    check_sampling(recipe)
     data = digest_file(data_path(recipe, root))
     program = load_program(recipe, root)
     identity = identity_of(recipe, root, program)

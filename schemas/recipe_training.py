@@ -87,6 +87,13 @@ class TrainSection(Section):
     behaviour: Literal["logged", "recomputed"] = "logged"
     """mu in rho = pi_0/mu: the log-probabilities that the engine logged, or those of the archived adapter that sampled
     the data, scored by the trainer. Logged ones correct for the engine's numbers too, hence the default."""
+    truncated_sampling: Literal["refuse", "renormalised"] = "refuse"
+    """What is done with members that were sampled with top_p below 1 or with top_k. mu has no mass on the tokens that
+    were cut, so that no ratio to it can say what pi_0 would have done there. `renormalised` takes mu as it was logged,
+    renormalised over the tokens that were kept: rho is right for what was sampled, and biased where pi_0 puts mass
+    outside. On fresh data rho is then the mass that was kept, at most 1 (at least top_p, with top_p alone), and nothing
+    is learned of tokens that were cut. `rho_level = "sequence"` is refused with it: over a completion the product of
+    the masses comes to nothing."""
     unknown_behaviour: Literal["refuse", "likelihood"] = "refuse"
     """Members of which nobody knows what sampled them: without mu there is no rho. `likelihood` trains them as
     advantage-weighted likelihood (REINFORCE without correction), which is no mmGRPO; the report says so."""

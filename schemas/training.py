@@ -55,7 +55,7 @@ LOGPROBS = TableSpec(
 
 STEPS = TableSpec(
     name="steps",
-    version=2,
+    version=3,
     schema=pa.schema(
         [
             column("step", pa.int32()),  # step of the run's batch plans, counted over iterations
@@ -73,7 +73,9 @@ STEPS = TableSpec(
             # The trainer's log-probabilities against the engine's logged ones of the same policy:
             column("mismatch_ess", pa.float64(), null=True),  # effective sample size of their ratio
             column("mismatch_mean", pa.float64(), null=True),  # mean |difference| of a token, nats
+            column("mismatch_p99", pa.float64(), null=True),  # what 99 % of the tokens do not exceed
             column("mismatch_max", pa.float64(), null=True),  # the largest
+            column("rho_cut", pa.float64(), null=True),  # share of tokens whose rho lay above `rho_max`
             column("members", pa.int32()),
             column("groups", pa.int32()),
             column("completion_tokens", pa.int64()),

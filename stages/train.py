@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from stages.training.world import World
 
 NAME = "train"
-VERSION = 3
+VERSION = 4
 
 
 def recipe_slice(recipe: Recipe) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
     rejecting = "rejection" in inputs.params
     objective = rejection_objective(recipe) if rejecting else objective_of(recipe)
     recipe = as_rejection(recipe) if rejecting else recipe
-    members = _members(inputs, recipe, out)
+    members = _members(inputs, recipe, execution, out)
     reason = why_nothing(members, recipe.train.beta)
     if rejecting and reason:
         reason = why_none(recipe)
@@ -126,8 +126,10 @@ def _train(
         draft.rename(outcome)  # from here on a restart has only to move files
 
 
-def _members(inputs: Inputs, recipe: Recipe, out: Out) -> Members:
+def _members(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> Members:
+    from stages.engines.models import load_tokenizer
     from stages.training.behaviour import admit
+    from stages.training.decoding import as_seen
     from stages.training.rejection import best_of_groups
 
     groups = inputs["group"].file("groups.parquet")
@@ -140,11 +142,14 @@ def _members(inputs: Inputs, recipe: Recipe, out: Out) -> Members:
         copies=not rejecting,
         mu_of_other_prompts=recipe.train.teacher_mu == "any_prompt",
     )
+    not_as_seen: dict[str, int] = {}
+    if any(row.text is not None for row in members.rows):
+        members, not_as_seen = as_seen(members, load_tokenizer(checked_base(inputs, recipe, execution)))
     if rejecting:
         members, not_admitted = best_of_groups(members, recipe)
     else:
         members, not_admitted = admit(members, recipe, _archived(inputs), str(groups))
-    for reason, count in (left_out | not_admitted).items():
+    for reason, count in (left_out | not_as_seen | not_admitted).items():
         out.exclude(reason, count)
     return members
 

@@ -45,12 +45,23 @@ def kind_of(row: Row, recipe: Recipe, archived: Collection[str]) -> Kind | str:
     """How a row is trained; any other text says which rule it breaks."""
     if row.imitated:
         return "likelihood"
+    kind = _mu_of(row, recipe, archived)
+    if not row.narrowed or kind not in ("logged", "scored", "uncorrected"):
+        return kind
+    if recipe.train.truncated_sampling == "refuse":
+        return NARROWED
+    if kind == "scored":
+        return _SCORED_AGAIN
+    return _BY_SEQUENCE if kind == "logged" and recipe.train.rho_level == "sequence" else kind
+
+
+def _mu_of(row: Row, recipe: Recipe, archived: Collection[str]) -> Kind | str:
     train, corrected = recipe.train, recipe.train.rho != "none"
     teacher, admitted = row.source.startswith(TEACHER), recipe.train.unknown_behaviour == "likelihood"
     if row.policy is None and not teacher:
         return "likelihood" if admitted else "policy is present"
     if train.behaviour == "recomputed" and row.policy in archived and corrected:
-        return "sampling was not narrowed by top_p or top_k" if row.narrowed else "scored"
+        return "scored"
     if row.sampling is not None and row.as_sampled:
         return "logged" if corrected else "uncorrected"
     if teacher or (admitted and corrected and row.policy not in archived):
@@ -64,12 +75,23 @@ def _missing(row: Row) -> str:
     return "sampling_logprobs are those of the distribution that was sampled from (logprob_kind 'processed')"
 
 
+NARROWED = "sampling was not narrowed by top_p or top_k"
+_SCORED_AGAIN = "sampling that is scored again was not narrowed by top_p or top_k"
+_BY_SEQUENCE = f"{NARROWED}, where rho is that of a sequence"
 _HINTS = {
     "policy is present": (
         'Nobody knows what sampled them: leave them out, or set train.unknown_behaviour = "likelihood" to train on '
         f"them as {LIKELIHOOD}."
     ),
-    "sampling was not narrowed by top_p or top_k": (
+    NARROWED: (
+        "What sampled them has no mass on the tokens that were cut, so that ratios to it are biased: sample without "
+        'top_p and top_k, or set train.truncated_sampling = "renormalised" to train on them knowingly.'
+    ),
+    _BY_SEQUENCE: (
+        "Over a sequence rho is the product of the mass that was kept at each token, which comes to nothing: set "
+        'train.rho_level = "token", or sample without top_p and top_k.'
+    ),
+    _SCORED_AGAIN: (
         "Scored again they would have the log-probabilities of the whole distribution, which was not sampled from: set "
         'train.behaviour = "logged".'
     ),
@@ -130,12 +152,20 @@ def _over_share(
 
 
 def about(members: Members, recipe: Recipe, archived: Collection[str]) -> dict[str, Any]:
-    """What the manifest says: the objective by its name, and what every source has of the members and of the pull."""
+    """What the manifest says of what was trained on.
+
+    Returns:
+        The objective by its name, how many of the distinct calls (`rows`) were sampled with top_p or top_k
+        (`narrowed_rows`), and what every source has of the members and of the pull.
+    """
+    narrowed = sum(row.narrowed for row in members.rows)
     if any(row.imitated for row in members.rows):
         return {
             "objective": REJECTION,
             "likelihood_members": 0,
             "likelihood_sources": {},
+            "narrowed_rows": narrowed,
+            "rows": len(members.rows),
             "sources": by_source(members),
         }
     kinds = np.array([kind_of(row, recipe, archived) == "likelihood" for row in members.rows], np.bool_)[members.row]
@@ -147,6 +177,8 @@ def about(members: Members, recipe: Recipe, archived: Collection[str]) -> dict[s
         "objective": LIKELIHOOD if part and part == members.units else whole,
         "likelihood_members": part,
         "likelihood_sources": dict(zip(names.tolist(), counts.tolist(), strict=True)),
+        "narrowed_rows": narrowed,
+        "rows": len(members.rows),
         "sources": by_source(members),
     }
 

@@ -97,6 +97,8 @@ class Bucket:
     """(b, T) log pi_theta/pi_0, zero behind each line's end."""
     rho: torch.Tensor | None
     """(b, T) what multiplies the advantages; None where nothing is corrected."""
+    cut: torch.Tensor | None
+    """(b, T) bool: tokens whose rho lay above its bound; None where nothing is corrected."""
     far: torch.Tensor
     """(b,) log of the whole line's pi_0/mu, both scored by the trainer (mu as logged where its adapter is not there).
     NaN where mu is not known, or nothing is corrected."""
@@ -192,7 +194,7 @@ def _bucket(
     """TRL's inputs for b units of equal weight; all tensors are of their lines, (b, T)."""
     mask, log_probs, old = scored.mask, scored.log_probs, fixed["old"]
     advantages = advantage.to(log_probs)[:, None].expand_as(log_probs)
-    rho = None if objective.rho == "none" else rho_of(old, fixed["mu"], mask, objective)
+    rho, cut = (None, None) if objective.rho == "none" else rho_of(old, fixed["mu"], mask, objective)
     if rho is not None:
         advantages = advantages * rho
     inputs: dict[str, Any] = {
@@ -215,6 +217,7 @@ def _bucket(
         tokens=own,
         drift=(log_probs.detach() - fixed["start"]).masked_fill(~mask, 0.0),
         rho=rho,
+        cut=cut,
         far=fixed["far"].masked_fill(~mask, 0.0).sum(-1) if rho is not None else torch.full_like(own_ages, torch.nan),
         mismatch=fixed["mismatch"].masked_fill(~mask, torch.nan),
         age=own_ages,

@@ -33,6 +33,7 @@ _TOKENS = (
     "prompt_ids",
     "student_prompt_ids",
     "completion_ids",
+    "completion",
     "sampling_logprobs",
     "temperature",
     "student_temperature",
@@ -64,6 +65,8 @@ class Row:
     """Whether that was cut by top_p or top_k."""
     imitated: bool = False
     """Whether it is trained by likelihood alone, whatever is known of what sampled it."""
+    text: str | None = None
+    """The completion as the program saw it; None where it was not recorded."""
 
     @property
     def fed(self) -> Ids:
@@ -215,7 +218,8 @@ def _members(frame: pl.DataFrame, rows: tuple[Row, ...]) -> Members:
 
 def _row(call: dict[str, Any]) -> Row:
     sampling = call["sampling_logprobs"]
-    narrowed = (call["top_p"] or 1.0) < 1.0 or call["top_k"] is not None
+    cut = (call["top_p"] or 1.0) < 1.0 or call["top_k"] is not None
+    narrowed = cut and call["sampled_at"] != 0  # greedy decoding draws from nothing
     changed = narrowed or (call["sampled_at"] or 1.0) != 1.0
     return Row(
         call["rollout_id"],
@@ -228,6 +232,7 @@ def _row(call: dict[str, Any]) -> Row:
         call["source"],
         as_sampled=not (changed and call["logprob_kind"] == "raw"),
         narrowed=narrowed,
+        text=call["completion"],
     )
 
 

@@ -7,7 +7,9 @@ import torch
 from stages.training.objective import Objective
 
 
-def rho_of(old: torch.Tensor, mu: torch.Tensor, mask: torch.Tensor, objective: Objective) -> torch.Tensor:
+def rho_of(
+    old: torch.Tensor, mu: torch.Tensor, mask: torch.Tensor, objective: Objective
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The ratio rho = pi_0/mu, truncated or masked.
 
     Args:
@@ -17,13 +19,14 @@ def rho_of(old: torch.Tensor, mu: torch.Tensor, mask: torch.Tensor, objective: O
         objective: mode, level and bound.
 
     Returns:
-        (B, T) factors for the advantages.
+        (B, T) factors for the advantages, and (B, T) bool: the tokens whose rho lay above the bound.
     """
     difference = (old - mu).masked_fill(~mask, 0.0)
     whole = difference.sum(-1)
     rho = (difference if objective.rho_level == "token" else whole[:, None].expand_as(old)).exp()
     bound = min(objective.rho_max, torch.finfo(rho.dtype).max)
-    return rho.clamp(max=bound) if objective.rho == "truncate" else rho.masked_fill(rho > bound, 0.0)
+    cut = (rho > bound) & mask
+    return rho.clamp(max=bound) if objective.rho == "truncate" else rho.masked_fill(rho > bound, 0.0), cut
 
 
 def effective_share(log_rho: torch.Tensor) -> float:

@@ -27,7 +27,11 @@ class StepSums:
     units: list[torch.Tensor] = field(default_factory=list)
     """(b, 3): age of the policy that sampled a unit, log pi_0/mu, log trainer's/engine's; NaN where not known."""
     mismatch: list[torch.Tensor] = field(default_factory=list)
-    """Sum, number and largest of |trainer's less engine's| log-probability of a token under one policy."""
+    """(n,) |trainer's less engine's| log-probability of each token under one policy, where both are known."""
+    rho_tokens: float = 0.0
+    """Tokens that have a rho."""
+    rho_cut: float = 0.0
+    """Of these, how many had one above its bound."""
     by_age: dict[str, float] = field(default_factory=dict)
     """Sums over tokens by age: see `ages.py`."""
     trl: dict[str, float] = field(default_factory=dict)
@@ -39,10 +43,13 @@ class StepSums:
         self.kl_old += float((torch.expm1(bucket.drift) - bucket.drift).sum())
         difference = bucket.mismatch.double()
         self.units.append(torch.stack([bucket.age.double(), bucket.far.double(), difference.nansum(-1)], dim=1).cpu())
-        known = difference[~difference.isnan()].abs().cpu()
+        known = difference[~difference.isnan()].abs().float().cpu()
         self.units[-1][difference.isnan().all(-1).cpu(), 2] = torch.nan
         if len(known):
-            self.mismatch.append(torch.stack([known.sum(), torch.tensor(float(len(known))), known.max()]))
+            self.mismatch.append(known)
+        if bucket.cut is not None:
+            self.rho_tokens += bucket.tokens
+            self.rho_cut += float(bucket.cut.sum())
         count_tokens(self.by_age, bucket, objective)
         for name, mean in means.items():
             self.trl[name] = self.trl.get(name, 0.0) + mean * bucket.tokens
@@ -60,12 +67,13 @@ class StepSums:
     def mismatches(self) -> dict[str, float | None]:
         """How far the engine's log-probabilities are from the trainer's of the same policy."""
         if not self.mismatch:
-            return {"mismatch_ess": None, "mismatch_mean": None, "mismatch_max": None}
-        total, tokens, largest = torch.stack(self.mismatch).unbind(1)
+            return dict.fromkeys(("mismatch_ess", "mismatch_mean", "mismatch_p99", "mismatch_max"))
+        apart = torch.cat(self.mismatch).double()
         return {
             "mismatch_ess": known_share(torch.cat(self.units)[:, 2]),
-            "mismatch_mean": float(total.sum() / tokens.sum()),
-            "mismatch_max": float(largest.max()),
+            "mismatch_mean": float(apart.mean()),
+            "mismatch_p99": float(apart.kthvalue(-(-99 * len(apart) // 100)).values),
+            "mismatch_max": float(apart.max()),
         }
 
 
@@ -93,6 +101,7 @@ def step_row(members: Members, batch: Batch, sums: StepSums, loss: float, rate: 
         "clip_share": sums.mean("cispo_clip_ratio") if clipped is None else clipped,
         "ess": sums.ess,
         **sums.mismatches,
+        "rho_cut": sums.rho_cut / sums.rho_tokens if sums.rho_tokens else None,
         "members": len(units),
         "groups": len(np.unique(members.group[chosen])),
         "completion_tokens": tokens,

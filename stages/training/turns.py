@@ -44,6 +44,7 @@ _MEANS = (
     "ess",
     "mismatch_ess",
     "mismatch_mean",
+    "rho_cut",
     "grad_norm",
 )
 _SUMS = ("row_tokens", "forward_tokens", "completion_tokens")

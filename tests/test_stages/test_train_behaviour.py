@@ -116,7 +116,7 @@ def test_recomputing_what_was_cut_by_top_p_is_refused(setting: Setting, tmp_path
     with pytest.raises(
         ContractError, match=r"not narrowed by top_p or top_k: 1 row.*r003(?s:.*)behaviour = \"logged\""
     ):
-        run(inputs, setting.cache, tmp_path / "o", behaviour="recomputed")
+        run(inputs, setting.cache, tmp_path / "o", behaviour="recomputed", truncated_sampling="renormalised")
 
 
 def unknown() -> list[Call]:
