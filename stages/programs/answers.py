@@ -21,10 +21,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Answer:
-    """A completion and why it ended."""
+    """A completion, why it ended, and what sampled it."""
 
     completion: str
     finish_reason: str
+    engine: str | None = None
+    """None where that was not kept."""
 
 
 @dataclass

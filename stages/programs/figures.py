@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from schemas.judge_calls import JUDGE_CALLS
-from schemas.parquet import preflight
+from schemas.parquet import read_frame
 from stages.contract import Out
 
 
@@ -50,7 +50,8 @@ def call_figures(invocations: pl.DataFrame, runs: int, modules: list[str] | None
 
     Returns:
         Numbers over all calls; `parse_failure_share` is over calls that were to be parsed, `parse_first_attempt_valid`
-        over invocations that were to be parsed (None without any); `calls_per_run` by module leaves retries out.
+        over invocations that were to be parsed (None without any); `calls_per_run` by module leaves retries out;
+        `engines` counts the student's calls by what served them.
     """
     parsed = invocations.filter(pl.col("parse_status") != "none")
     first = parsed.filter(pl.col("attempt") == 0)
@@ -64,14 +65,23 @@ def call_figures(invocations: pl.DataFrame, runs: int, modules: list[str] | None
         "parse_first_attempt_valid": _share(first["parse_status"] == "ok"),
         "calls_per_run": per_module,
         "concurrent_calls": int(invocations["concurrent"].sum() or 0),
+        "engines": engine_counts(invocations.filter(pl.col("lm") == "student")["engine"]),
         "modules_never_called": None if modules is None else [name for name in modules if name not in per_module],
     }
 
 
-def judge_figures(out: Out) -> dict[str, int]:
-    """How many LM calls the metric made; nothing for a metric that makes none."""
+def engine_counts(engines: pl.Series) -> dict[str, int]:
+    """Number of calls by engine, sorted by name; calls of which it is not known are not counted."""
+    return dict(sorted(engines.drop_nulls().value_counts(name="n").iter_rows()))
+
+
+def judge_figures(out: Out) -> dict[str, Any]:
+    """How many LM calls the metric made, and by which engines; nothing for a metric that makes none."""
     shards = out.committed(f"{JUDGE_CALLS.name}.parquet")
-    return {"judge_calls": sum(preflight(file, JUDGE_CALLS).num_rows for file in shards.values())} if shards else {}
+    if not shards:
+        return {}
+    calls = read_frame(shards.values(), JUDGE_CALLS, columns=["engine"], validate=False)
+    return {"judge_calls": calls.height, "judge_engines": engine_counts(calls["engine"])}
 
 
 def _share(mask: pl.Series) -> float | None:

@@ -84,7 +84,7 @@ class JudgeCaller(Caller):
 
     def _known(self, record: Record, answer: Answer) -> Future[Reply]:
         """The reply of an LM that need not be asked."""
-        record.origin = self.origin_of(record)
+        record.origin = self.origin_of(record) | {"engine": answer.engine}
         record.answer.update(completion=answer.completion, finish_reason=answer.finish_reason)
         reply: Future[Reply] = Future()
         reply.set_result(Reply(answer.completion, answer.finish_reason))
@@ -104,7 +104,7 @@ class JudgeCaller(Caller):
 
 
 def _answer(record: Record) -> Answer:
-    return Answer(record.answer["completion"], record.answer["finish_reason"])
+    return Answer(record.answer["completion"], record.answer["finish_reason"], record.origin["engine"])
 
 
 def _hand_on(done: Future[Reply], reply: Future[Reply]) -> None:

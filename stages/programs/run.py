@@ -58,6 +58,8 @@ class Finished:
     outcome: Outcome
     invocations: list[dict[str, Any]]
     judge_calls: list[dict[str, Any]] = field(default_factory=list)
+    metric_retries: int = 0
+    """Tries of the metric that failed and were made again. Some fail by the clock: no part of a result."""
 
 
 RunLoop = Callable[[Coroutine[Any, Any, Any], "LiveRun"], "Future[Any]"]

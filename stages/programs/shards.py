@@ -191,6 +191,8 @@ class _Desk:
         figures = _figures(self.session)
         self.out.telemetry(**{key: value - self.counted.get(key, 0.0) for key, value in figures.items()})
         self.counted = figures
+        if retries := sum(run.metric_retries for run in runs):
+            self.out.telemetry(metric_retries=float(retries))
 
 
 def _figures(session: Session) -> dict[str, float]:

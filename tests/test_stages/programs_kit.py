@@ -164,6 +164,7 @@ class FolderOut:
     commits: list[str] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
     steps: list[tuple[int, int]] = field(default_factory=list)
+    figures: dict[str, float] = field(default_factory=dict)
 
     @property
     def scratch(self) -> Path:
@@ -194,6 +195,7 @@ class FolderOut:
 
     def telemetry(self, **figures: float) -> None:
         assert all(value >= 0 for value in figures.values())
+        self.figures |= {name: self.figures.get(name, 0.0) + value for name, value in figures.items()}
 
 
 @dataclass

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from schemas.canonical import digest
 from schemas.errors import ParseError
 from schemas.judge_calls import JUDGE_CALLS
 from schemas.parquet import write_table
@@ -157,6 +158,24 @@ def test_a_judges_answer_that_does_not_parse_is_drawn_anew():
     assert [row["attempt"] for row in finished.judge_calls] == list(range(len(statuses)))
 
 
+def test_a_remembered_answer_is_of_the_engine_that_gave_it(tmp_path: Path):
+    asked_first = run_one(write, CharEngine(seeded, name="first"), grade, **judging(tmp_path))
+    remembered = run_one(write, CharEngine(seeded, name="second"), grade, **judging(tmp_path))
+    assert [row["engine"] for row in asked_first.judge_calls] == ["first"]
+    assert [row["engine"] for row in remembered.judge_calls] == ["first"]
+    assert [row["engine"] for row in remembered.invocations] == ["second"]
+
+
+def test_an_answer_that_was_kept_without_its_engine_is_of_an_unknown_one(tmp_path: Path):
+    finished = run_one(write, CharEngine(seeded), grade, **judging(tmp_path))
+    (file,) = tmp_path.rglob("*.json")
+    kept = {name: json.loads(file.read_text())[name] for name in ("completion", "finish_reason")}
+    file.write_text(json.dumps(kept | {"digest": digest(kept)}))
+    again = run_one(write, CharEngine(seeded), grade, **judging(tmp_path))
+    assert again.outcome == finished.outcome
+    assert [row["engine"] for row in again.judge_calls] == [None]
+
+
 def test_a_damaged_answer_is_asked_for_again(tmp_path: Path):
     finished = run_one(write, CharEngine(seeded), grade, **judging(tmp_path))
     (file,) = tmp_path.rglob("*.json")
@@ -287,6 +306,20 @@ def metric(example, output, calls, call):
 """
 
 
+FLAKY = """
+tried = {}
+
+def calm(example, output, calls):
+    return 1.0
+
+def flaky(example, output, calls):
+    mine = object()
+    if tried.setdefault(example.example_id, mine) is mine:
+        raise ValueError("the first try of each example")
+    return 1.0
+"""
+
+
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.setenv("MMGRPO_CACHE", str(tmp_path / "cache"))
@@ -306,7 +339,8 @@ def test_the_stages_keep_judge_calls_in_a_table_of_their_own(bench: Bench, tmp_p
     assert metrics["calls"] == 4
     assert "judge_calls/" in out.dropped
     scored = FolderOut(tmp_path / "scores")
-    assert bench.run(evaluate, recipe_judged(), scored, split="dev")["judge_calls"] == 2
+    told = bench.run(evaluate, recipe_judged(), scored, split="dev")
+    assert (told["judge_calls"], told["judge_engines"], told["engines"]) == (2, {"chars": 2}, {"chars": 2})
     assert len(rows_of(scored.folder, SCORES)) == len(rows_of(scored.folder, JUDGE_CALLS)) == 2
 
 
@@ -331,6 +365,22 @@ def test_a_rerun_elsewhere_pays_no_judge_twice(bench: Bench, tmp_path: Path):
     bench.run(rollout, recipe_judged(), FolderOut(tmp_path / "again"), iteration=0)
     assert len(seen) == 4
     assert not any(prompt.startswith("grade") for prompt in seen)
+
+
+@pytest.mark.parametrize("stage", [rollout, evaluate])
+def test_failed_tries_of_the_metric_are_counted_in_the_telemetry_and_nowhere_else(
+    bench: Bench, tmp_path: Path, stage: Any
+):
+    (tmp_path / "prog.py").write_text(SOURCE + FLAKY)
+    params = {"iteration": 0} if stage is rollout else {"split": "dev"}
+    recipes = {
+        name: recipe_of(metric=f"prog:{name}", rollout={"examples": 2, "rollouts": 2}) for name in ("calm", "flaky")
+    }
+    outs = {name: FolderOut(tmp_path / name) for name in recipes}
+    metrics = {name: bench.run(stage, recipes[name], outs[name], **params) for name in recipes}
+    assert outs["flaky"].figures["metric_retries"] == 2
+    assert "metric_retries" not in outs["calm"].figures
+    assert metrics["flaky"] == metrics["calm"]
 
 
 def test_how_the_metric_is_run_is_in_the_keys():

@@ -86,6 +86,7 @@ def test_its_metrics_follow_from_its_tables(bench: Bench, tmp_path: Path):
     parsed = [row["parse_status"] for row in calls if row["module"] == "ask"]
     assert metrics["parse_failure_share"] == pytest.approx(parsed.count("failed") / len(parsed))
     assert metrics["modules_never_called"] == ["never"]
+    assert metrics["engines"] == {"chars": len(calls)}
     json.dumps(metrics)
 
 
@@ -104,6 +105,29 @@ def test_a_killed_stage_takes_up_where_it_was(bench: Bench, tmp_path: Path, kill
     for table in (ROLLOUTS, INVOCATIONS):
         name = f"{table.name}.parquet"
         assert (out.folder / name).read_bytes() == (whole.folder / name).read_bytes()
+
+
+def test_a_stage_that_another_engine_finished_names_both(bench: Bench, tmp_path: Path):
+    out = FolderOut(tmp_path / "out", fail_after=2)
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(rollout, recipe(), out, iteration=0)
+    bench.engine = CharEngine(answer, name="other")
+    metrics = bench.run(rollout, recipe(), FolderOut(out.folder), iteration=0)
+    calls = rows_of(out.folder, INVOCATIONS)
+    assert metrics["engines"] == dict(sorted(Counter(row["engine"] for row in calls).items()))
+    assert set(metrics["engines"]) == {"chars", "other"}
+
+
+def test_what_sampled_stands_in_every_call(bench: Bench, tmp_path: Path):
+    bench.adapter("p1", {"*": "a" * 64})
+    (tmp_path / "artifacts" / "adapter" / "adapter").mkdir()
+    out = FolderOut(tmp_path / "out")
+    sampling = {"temperature": 0.5, "top_p": 0.9, "top_k": 4, "max_new_tokens": 9}
+    bench.run(rollout, recipe(rollout={"examples": 3, "rollouts": 4, "sampling": sampling}), out, iteration=0)
+    for row in rows_of(out.folder, INVOCATIONS):
+        assert {name: row[name] for name in sampling} == sampling
+        assert (row["engine"], row["logprob_kind"], row["adapter"]) == ("chars", "processed", "a" * 64)
+        assert (row["tokenizer"], row["template"], row["fidelity"]) == ("t", "c", "exact")
 
 
 def test_a_finished_stage_that_is_run_again_makes_no_engine(bench: Bench, tmp_path: Path):
