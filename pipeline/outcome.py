@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pipeline.reporting.costs import collect_costs, total_seconds
-from pipeline.reporting.findings import failed_runs, when
+from pipeline.reporting.findings import engines_of, failed_runs, when
 from pipeline.reporting.opened import open_run
 from pipeline.reporting.scores import collect_scores
 from pipeline.reporting.text import bounds, by_status, count, number, signed
@@ -25,6 +25,8 @@ def score_line(folder: Path, split: str, position: int) -> str:
         line += f", not comparable to the start, where runs failed ({by_status(scores.first.spoiled)})"
     elif score.to_first is not None and not score.spoiled:
         line += f", {signed(score.to_first.estimate)} {bounds(score.to_first, sign=True)} against the start"
+        if scores.first and score.other_engine(scores.first):
+            line += f" (which {engines_of(scores.first)} sampled, this {engines_of(score)}: engines alone may differ)"
     return f"{line}, {failed_runs([score])}" if score.failed else line
 
 

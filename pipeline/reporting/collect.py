@@ -8,6 +8,7 @@ from pipeline.reporting import findings
 from pipeline.reporting.ages import collect_ages, collect_modules
 from pipeline.reporting.costs import collect_artifacts, collect_costs, collect_exclusions, total_seconds
 from pipeline.reporting.data import Report
+from pipeline.reporting.engines import collect_sampled, engine_gaps
 from pipeline.reporting.failures import collect_failures
 from pipeline.reporting.iterations import collect_iterations, collect_module_rewards
 from pipeline.reporting.opened import open_run
@@ -55,6 +56,8 @@ def collect(run_dir: Path) -> Report:
         step_means=step_means(steps),
         ages=collect_ages(run),
         module_training=collect_modules(run),
+        sampled=collect_sampled(run),
+        engine_gaps=engine_gaps(steps),
         samples=collect_samples(run),
         artifacts=collect_artifacts(run),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pipeline.reporting.data_engines import EngineGap, Sampled
 from pipeline.reporting.data_samples import Clipped, Sample
 from pipeline.reporting.data_training import AgeStats, ModuleStats, Step, StepMeans
 from stages.statistics import Interval
@@ -38,11 +39,17 @@ class PolicyScore:
     """Mean of each named part of the metric over the runs that have it."""
     first_valid: float | None
     """Share of the calls to be parsed whose first attempt did; None without such calls."""
+    engines: dict[str, int]
+    """The student's calls by the engine that sampled them; empty where that was not counted."""
 
     @property
     def spoiled(self) -> dict[str, int]:
         """Failed rows that say nothing of the policy, by status."""
         return {status: count for status, count in self.failures.items() if status in NOT_THE_MODEL}
+
+    def other_engine(self, score: PolicyScore) -> bool:
+        """Whether another engine is known to have sampled a score: engines alone may move it."""
+        return bool(self.engines and score.engines) and self.engines.keys() != score.engines.keys()
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,11 @@ class SplitScores:
     def parses(self) -> bool:
         """Whether there were calls to be parsed."""
         return any(row.first_valid is not None for row in self.policies)
+
+    @property
+    def engines(self) -> list[str]:
+        """Names of the engines that sampled, sorted."""
+        return sorted({name for row in self.policies for name in row.engines})
 
     @property
     def first(self) -> PolicyScore | None:
@@ -151,6 +163,10 @@ class Iteration:
     """What was trained on, by its name; None when nothing was."""
     likelihood_members: int
     """Members without a behaviour policy: trained as advantage-weighted likelihood."""
+    rows: int
+    """Distinct calls that were trained on; 0 where that was not counted."""
+    narrowed_rows: int
+    """Of these, how many were sampled with top_p or top_k."""
 
 
 @dataclass(frozen=True)
@@ -280,5 +296,7 @@ class Report:
     step_means: tuple[StepMeans, ...]
     ages: tuple[AgeStats, ...]
     module_training: tuple[ModuleStats, ...]
+    sampled: tuple[Sampled, ...]
+    engine_gaps: tuple[EngineGap, ...]
     samples: tuple[Sample, ...]
     artifacts: tuple[ArtifactRef, ...]

@@ -31,7 +31,20 @@ def verdict(scores: SplitScores) -> Note:
         return Note("warning", f"Cannot say: {_spoiled(scores)}.")
     if last.to_first is None:
         return Note("warning", f"The score went {span}, on different examples: the two cannot be compared.")
-    return _change(scores.split, span, last.to_first)
+    return _by_engine(first, last, _change(scores.split, span, last.to_first))
+
+
+def _by_engine(first: PolicyScore, last: PolicyScore, change: Note) -> Note:
+    """The change, marked where it may be of the engines and not of the policies."""
+    if not last.other_engine(first):
+        return change
+    who = f"{engines_of(first)} ({when(first)}), {engines_of(last)} ({when(last)})"
+    return Note("warning", f"{change.text} Different engines sampled them, which alone may move a score: {who}.")
+
+
+def engines_of(score: PolicyScore) -> str:
+    """What sampled a score."""
+    return " and ".join(sorted(score.engines))
 
 
 def _change(split: str, span: str, change: Interval) -> Note:
@@ -106,6 +119,10 @@ def _about_scores(split: SplitScores) -> Iterator[Note]:
     for span in spans:
         told = f"{failed_runs(span)}; each counts as the failure score."
         yield Note("warning", f"Scoring {_span(span)} on {split.split}: {told}")
+    if len({tuple(sorted(score.engines)) for score in split.policies if score.engines}) > 1:
+        named = ", ".join(split.engines)
+        said = "Differences between policies are then of engines too; the table says which sampled what."
+        yield Note("warning", f"{split.split} was scored with different engines: {named}. {said}")
     sizes = {score.score.n for score in split.policies}
     if len(sizes) > 1:
         yield Note("warning", f"Policies were scored on different numbers of {split.split} examples: {sorted(sizes)}.")
@@ -161,6 +178,14 @@ def _about_training(iterations: Sequence[Iteration], steps: Sequence[Step], ess_
         where = _which([iteration.index for iteration in others])
         said = f"{where}: {members} without a known behaviour policy trained as {LIKELIHOOD}, which is no mmGRPO."
         yield Note("warning", said)
+    if any(iteration.narrowed_rows for iteration in iterations):
+        cut, rows = sum(each.narrowed_rows for each in iterations), sum(each.rows for each in iterations)
+        where = _which([iteration.index for iteration in iterations if iteration.narrowed_rows])
+        bias = "The ratio to what sampled them says nothing of tokens that were cut (train.truncated_sampling)"
+        yield Note(
+            "plain",
+            f"{where}: {count(cut)} of {count(rows)} calls trained on were sampled with top_p or top_k. {bias}.",
+        )
     rejected = [iteration.index for iteration in iterations if iteration.objective == REJECTION]
     if rejected:
         said = f"{_which(rejected)}: {REJECTION}, on the best members of each group. That is no mmGRPO."

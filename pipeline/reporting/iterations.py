@@ -40,6 +40,8 @@ def _iteration(run: OpenRun, index: int) -> Iteration:
         train_note=None if reason is None else str(reason),
         objective=metrics.get("objective"),
         likelihood_members=int(metrics.get("likelihood_members", 0)),
+        rows=int(metrics.get("rows", 0)),
+        narrowed_rows=int(metrics.get("narrowed_rows", 0)),
     )
 
 

@@ -12,11 +12,13 @@ from markupsafe import Markup
 
 from pipeline.reporting import findings, text
 from pipeline.reporting.data import Iteration, ModuleReward, Report, SplitScores
+from pipeline.reporting.data_engines import EngineGap
 from pipeline.reporting.data_training import Step
 from pipeline.reporting.environment import open_templates
 from pipeline.reporting.plots import Series, column_plot, line_plot
 from schemas.training import RATIO_EDGES
 from stages.grouping.reasons import REASONS
+from stages.training.names import LEFT_OUT
 
 INDICES_DRAWN = 6
 """Calls of one module, or adapters, that are drawn as lines of their own; the table has all of them."""
@@ -63,6 +65,7 @@ def render(report: Report) -> str:
         group_plots=_group_plots(report.iterations),
         step_plots=_step_plots(report.steps),
         several_adapters=len({step.adapter for step in report.steps}) > 1,
+        engine_plots=_engine_plots(report.engine_gaps),
         steps_taken=len({step.step for step in report.steps}),
         iterations_done=sum(not iteration.missing for iteration in report.iterations),
         cost_columns=_cost_columns(report),
@@ -162,6 +165,19 @@ def _step_plots(steps: Sequence[Step]) -> list[Figure]:
     return [figure for figure in figures if figure]
 
 
+def _engine_plots(gaps: Sequence[EngineGap]) -> list[Figure]:
+    apart = [
+        Series("mean", [(gap.iteration, gap.mean) for gap in gaps]),
+        Series("99 % of tokens", [(gap.iteration, gap.p99) for gap in gaps]),
+    ]
+    cut = [Series("rho cut", [(gap.iteration, gap.rho_cut) for gap in gaps])]
+    figures = [
+        _figure("Engine's against the trainer's log-probability of a token, nats", apart, "iteration", cover=(0.0,)),
+        _figure("Tokens whose rho was cut, share", cut, "iteration", cover=(0.0,)),
+    ]
+    return [figure for figure in figures if figure]
+
+
 def _figure(caption: str, series: Sequence[Series], x_label: str, *, cover: Sequence[float] = ()) -> Figure | None:
     """A line plot, or None when nothing in it can be drawn."""
     names = ", ".join(line.name for line in series) if len(series) > 1 else ""
@@ -200,7 +216,8 @@ def _excluded_by_reason(report: Report) -> list[tuple[str, str, int, str]]:
     for row in report.exclusions:
         sums[row.stage, row.reason] = sums.get((row.stage, row.reason), 0) + row.count
     ordered = sorted(sums.items(), key=lambda item: (-item[1], item[0]))
-    meanings = {("group", reason): meaning.replace("`", "") for reason, meaning in REASONS.items()}
+    known = {"group": REASONS, "train": LEFT_OUT}
+    meanings = {(stage, reason): text_.replace("`", "") for stage in known for reason, text_ in known[stage].items()}
     return [(*name, count, meanings.get(name, "")) for name, count in ordered]
 
 

@@ -43,6 +43,7 @@ def collect_scores(run: OpenRun, split: str) -> SplitScores:
                 to_previous=to_previous,
                 parts=_parts(artifact),
                 first_valid=artifact.manifest.metrics.get("parse_first_attempt_valid"),
+                engines=artifact.manifest.metrics.get("engines") or {},
             )
         )
         seen.append(means)

@@ -18,7 +18,7 @@ def collect_sources(run: OpenRun) -> tuple[SourceStats, ...]:
 
 
 def _sources(run: OpenRun, index: int) -> Iterator[SourceStats]:
-    artifacts = list(_artifacts(run, index))
+    artifacts = list(rollout_artifacts(run, index))
     train = run.stage(index, "train")
     told = train.manifest.metrics.get("sources", {}) if train else {}
     if not artifacts:
@@ -40,7 +40,7 @@ def _sources(run: OpenRun, index: int) -> Iterator[SourceStats]:
         )
 
 
-def _artifacts(run: OpenRun, index: int) -> Iterator[Artifact]:
+def rollout_artifacts(run: OpenRun, index: int) -> Iterator[Artifact]:
     """The student's and its teachers' rollouts."""
     for stage in sorted(run.state.iterations[index]):
         if stage == "rollout" or stage.startswith("teacher."):

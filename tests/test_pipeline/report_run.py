@@ -143,6 +143,7 @@ class RunWriter:
         scores: list[float | None],
         split: str = "dev",
         failure: tuple[str, str] = ("parse_failed", "completion lacks answer"),
+        engine: str | None = None,
         **parts: float,
     ) -> None:
         """Scores of the policy at a position of the run; None is a run that failed with a status and an error."""
@@ -150,6 +151,8 @@ class RunWriter:
         rows = [score_row(policy, example, score, failure) for example, score in enumerate(scores)]
         tables: Tables = {"scores.parquet": (SCORES, rows)}
         metrics: dict[str, Any] = {"parts": parts, "parse_first_attempt_valid": 0.75}
+        if engine:
+            metrics["engines"] = {engine: len(scores)}
         key = self.artifact(
             "evaluate", f"{split} {position}", tables, metrics=metrics, seconds=5.0, completion_tokens=400.0
         )
@@ -305,7 +308,9 @@ def make_step(step: int, adapter: str = "shared") -> dict[str, Any]:
         "ess": 0.9,
         "mismatch_ess": 0.99,
         "mismatch_mean": 0.002,
+        "mismatch_p99": 0.02 + 0.001 * step,
         "mismatch_max": 0.1,
+        "rho_cut": 0.005,
         "members": 20,
         "groups": 5,
         "completion_tokens": 300,
