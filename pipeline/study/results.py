@@ -48,6 +48,8 @@ class Result:
     cost: Cost
     artifacts: tuple[tuple[str, str], ...]
     """(stage, key) of everything that the run consists of."""
+    engines: tuple[str, ...] = ()
+    """What sampled the score; empty where that was not counted."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ def result_of(run: PlannedRun, scores: Artifact) -> Result:
         key=scores.manifest.key,
         cost=_cost(run.folder),
         artifacts=tuple((stage, key) for stage, _, key in opened.chosen()),
+        engines=tuple(sorted(metrics.get("engines") or {})),
     )
 
 

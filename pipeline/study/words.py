@@ -41,7 +41,20 @@ def scored(table: Table) -> str:
         f"Score on the {table.split} split after the last iteration ({sets or 'nothing yet'} examples): mean over "
         f"{plural(len(table.seeds), 'seed')} with 95 % t interval. An interval over seeds speaks of the method on "
         f"these examples, not of other examples. Without an interval: the seeds share one evaluation.{done}"
+        f"{''.join(map(_by_engines, mixed_engines(table).items()))}"
     )
+
+
+def mixed_engines(table: Table) -> dict[str, list[str]]:
+    """Tasks whose scores are not all of the same engines, and the engines."""
+    known = [result for result in table.results if result.engines]
+    kinds = {task: {result.engines for result in known if result.task == task} for task in table.tasks}
+    return {task: sorted({name for kind in found for name in kind}) for task, found in kinds.items() if len(found) > 1}
+
+
+def _by_engines(mixed: tuple[str, list[str]]) -> str:
+    task, engines = mixed
+    return f" Scores of {task} were sampled by different engines, which alone may move them: {', '.join(engines)}."
 
 
 def spent(table: Table) -> str:

@@ -227,3 +227,13 @@ def test_a_study_file_that_is_no_study_is_refused(tmp_path: Path):
         read_study(write(tmp_path, 'name = "s"\nseeds = [1]\nstrategies = ["vanila"]\ntasks = []\n'))
     with pytest.raises(RecipeError, match="is not TOML"):
         read_study(write(tmp_path, "name ="))
+
+
+def test_scores_of_different_engines_are_marked(tmp_path: Path) -> None:
+    alike = [result("vanilla", "a", seed, 0.5, engines=("ours",)) for seed in range(3)]
+    unknown = [result("mmgrpo", "a", 0, 0.6)]
+    assert "engines" not in write_study(table(*alike, *unknown), tmp_path, gpu=False)
+    other = [result("mmgrpo", "a", seed, 0.6, engines=("theirs",)) for seed in range(3)]
+    said = "Scores of a were sampled by different engines, which alone may move them: ours, theirs."
+    assert said in write_study(table(*alike, *other), tmp_path, gpu=False)
+    assert said in (tmp_path / "study.html").read_text()
