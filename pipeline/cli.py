@@ -102,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("--iteration", type=_count, default=0, metavar="I", help="which iteration (default 0)")
     doctor = commands.add_parser("doctor", help="what is installed, what is missing, and what mends it")
     doctor.add_argument("--cache", type=Path, help="folder of converted models")
+    _execution(doctor)
     return parser
 
 
@@ -135,6 +136,10 @@ def _settings(parser: argparse.ArgumentParser) -> None:
         metavar="FIELD=VALUE",
         help="set a recipe field (schemas/recipe*.py list them); may be repeated",
     )
+    _execution(parser)
+
+
+def _execution(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--execution", type=Path, metavar="FILE", help="execution settings (TOML); never part of a key")
     parser.add_argument(
         "--exec",

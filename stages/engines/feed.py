@@ -53,13 +53,20 @@ def serve_all(engine: ContinuousEngine, requests: Sequence[Request]) -> list[Res
     """
     tickets = [-1 - place for place in range(len(requests))]  # a feed's own are positive
     results: dict[int, Result] = {}
-    for ticket, request in zip(tickets, requests, strict=True):
-        engine.add(ticket, request)
-    while len(results) < len(tickets):
-        for ticket, outcome in engine.poll(WORK_S):
-            if isinstance(outcome, Exception):
-                for other in set(tickets) - results.keys():
-                    engine.cancel(other)
-                raise outcome
-            results[ticket] = outcome
+    try:
+        for ticket, request in zip(tickets, requests, strict=True):
+            engine.add(ticket, request)
+        while len(results) < len(tickets):
+            for ticket, outcome in engine.poll(WORK_S):
+                results[ticket] = _result(outcome)
+    except BaseException:
+        for ticket in set(tickets) - results.keys():
+            engine.cancel(ticket)
+        raise
     return [results[ticket] for ticket in tickets]
+
+
+def _result(outcome: Result | Exception) -> Result:
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome

@@ -114,3 +114,11 @@ class ContinuousEngine(Protocol):
 
     def cancel(self, ticket: int) -> None:
         """Nobody waits for this request any more; `poll` does not hand it out. Unknown tickets are none's concern."""
+
+
+@runtime_checkable
+class Closing(Protocol):
+    """What an `Engine` also has when it holds more than memory of this process."""
+
+    def close(self) -> None:
+        """Let go of processes and connections. The next request opens them anew."""

@@ -11,6 +11,7 @@ import torch
 import transformers
 
 from stages.engines.interface import Adapter, EngineUsage, Request, Result
+from stages.engines.limits import context_of
 from stages.engines.lora import LiveAdapters
 from stages.engines.models import BaseModel, eos_ids, load_model, load_tokenizer
 from stages.engines.plain import PlainSampler
@@ -19,13 +20,6 @@ from stages.engines.serve import SharedPromptSampler, reason_against
 from stages.engines.texts import encode_chat
 
 log = logging.getLogger(__name__)
-
-
-def _within(config: transformers.PreTrainedConfig, context: int) -> int:
-    """The context, cut to the positions that a model knows; scaled rotary positions reach beyond what configs tell."""
-    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
-    known = getattr(config, "max_position_embeddings", None)
-    return min(context, known) if known and rope in ("default", "llama3") else context
 
 
 class TransformersEngine:
@@ -48,7 +42,7 @@ class TransformersEngine:
         self.usage = EngineUsage()
         self._tokenizer = load_tokenizer(base)
         model = load_model(base, dtype, device)
-        self._context = _within(model.config, context)
+        self._context = context_of(model.config, context)
         self._adapters = LiveAdapters(model, base)
         reason = reason_against(model.config)
         if reason:

@@ -65,6 +65,7 @@ def build_scorer(
     """
     import torch
 
+    from stages.engines.factory import release
     from stages.engines.models import load_model
     from stages.training.adapter import attach
     from stages.training.members import check_vocabulary
@@ -75,6 +76,8 @@ def build_scorer(
     assert train.precision != "auto", "settled before a stage runs"
     dtype = "float32" if train.precision == "float32" else recipe.model.dtype
     device = _device(execution)
+    if device == "cuda" and execution.engine == "vllm":
+        release()  # vLLM has claimed most of the GPU's memory
     model = load_model(base, dtype, "cpu" if sharded else device)
     check_vocabulary(rows, model.get_input_embeddings().weight.shape[0])
     model.requires_grad_(False)

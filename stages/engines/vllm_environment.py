@@ -1,0 +1,40 @@
+"""The environment variables that vLLM reads: when it is imported, and when it starts its processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+def prepare_environment() -> None:
+    """Settings that vLLM reads when it is imported. What the user has set stays."""
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")  # forked processes inherit locks of our threads
+
+
+@contextmanager
+def process_environment(device: str, threads: int | None, processes: int) -> Iterator[None]:
+    """The environment that vLLM's processes are started in.
+
+    By itself vLLM leaves a CPU core idle. It is given all; or, where `threads` are asked for, so many that the system
+    may place, since several jobs on one machine would be bound to the same cores.
+    """
+    added: dict[str, str] = {}
+    if device == "cpu" and "VLLM_CPU_OMP_THREADS_BIND" not in os.environ:
+        given = threads or int(os.environ.get("OMP_NUM_THREADS") or 0)
+        if given:
+            added = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(given)}
+        elif processes == 1:
+            added = {"VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, sorted(os.sched_getaffinity(0))))}
+    before = {name: os.environ.get(name) for name in added}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
