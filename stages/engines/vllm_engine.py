@@ -74,7 +74,7 @@ class VllmEngine:
         return encode_chat(self._tokenizer, messages)
 
     def expect(self, digests: Collection[str]) -> None:
-        """So many adapters are asked for from now on. vLLM itself lets the one used longest ago make room."""
+        """So many adapters are asked for from now on. One that is not in use makes room for the next."""
         self._expected = len(digests)
 
     def generate(self, requests: Sequence[Request]) -> list[Result]:
@@ -126,9 +126,11 @@ class VllmEngine:
         """Hand over what waits: all of it, or nothing while the engine is too small for it and still busy."""
         if not self._waiting:
             return
-        adapters = {request.adapter for request in self._waiting.values() if request.adapter}
+        requests = [*self._waiting.values(), *(request for _, request in self._flying.values())]
+        adapters = {request.adapter for request in requests if request.adapter}
+        used = {adapter.digest for adapter in adapters}
         rank = max((self._ranks[adapter] for adapter in adapters), default=0)
-        process = self._keeper.fitting(rank, max(self._expected, len(adapters)), busy=bool(self._flying))
+        process = self._keeper.fitting(rank, max(self._expected, len(used)), busy=bool(self._flying))
         while process is not None and self._waiting:
             ticket = next(iter(self._waiting))
             request = self._waiting.pop(ticket)
@@ -137,7 +139,7 @@ class VllmEngine:
             self._flying[name] = ticket, request
             try:
                 parameters = parameters_of(request, self._room(request), self._eos)
-                process.send(name, request.prompt_ids, parameters, request.adapter)
+                process.send(name, request.prompt_ids, parameters, request.adapter, used)
             except ValueError as error:
                 del self._flying[name]
                 if isinstance(error, MmgrpoError):

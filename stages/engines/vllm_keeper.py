@@ -11,8 +11,6 @@ from stages.engines.vllm_process import EngineDied, VllmProcess
 
 log = logging.getLogger(__name__)
 
-MOST_SLOTS = 16
-"""Adapters at work at once; more take turns."""
 DEATHS = 3
 """Deaths in a row, with no request completed between them, that end the stage."""
 
@@ -32,8 +30,8 @@ class Keeper:
         self._deaths = 0
 
     def fitting(self, rank: int, adapters: int, *, busy: bool) -> VllmProcess | None:
-        """The engine, started for adapters up to a rank (0: none); None while a busy one is too small for them."""
-        old, slots = self.process, min(max(adapters, 1), MOST_SLOTS)
+        """The engine, started for so many adapters up to a rank (0: none); None while a busy one is too small."""
+        old, slots = self.process, max(adapters, 1)
         if old is not None:
             if rank <= old.rank and (not rank or slots <= old.slots):
                 return old

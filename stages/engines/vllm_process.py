@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ class VllmProcess:
     Args:
         arguments: of vLLM's engine.
         rank: the highest rank of adapters that it can hold, one of vLLM's steps; 0 for no adapters.
-        slots: adapters at work at once.
+        slots: adapters that it can hold at once.
         device: "cpu" or "cuda".
         threads: of a CPU; None for all cores.
 
@@ -49,7 +49,9 @@ class VllmProcess:
         from vllm.v1.engine.llm_engine import LLMEngine
 
         self.rank, self.slots = rank, slots
-        lora = {"enable_lora": True, "max_lora_rank": rank, "max_loras": slots} if rank else {}
+        # vLLM's CPU kernels give a request without an adapter the last slot's where others of its batch have one.
+        spare = 1 if device == "cpu" else 0
+        lora = {"enable_lora": True, "max_lora_rank": rank, "max_loras": slots + spare} if rank else {}
         try:
             config = EngineArgs(**{**lora, **arguments}).create_engine_config()
         except (ValueError, TypeError, AssertionError, NotImplementedError, OSError) as error:
@@ -68,13 +70,17 @@ class VllmProcess:
         self._guard = Guard(self.processes)
         self._answer(self._engine.get_supported_tasks)  # kept; else the first request would ask
         self._loras: dict[str, Any] = {}
+        """By digest, the one loaded first at the beginning."""
+        self._loaded = 0
 
     @property
     def processes(self) -> list[int]:
         """Process ids of the engine."""
         return [process.pid for process in self._core.resources.engine_manager.processes]
 
-    def send(self, name: str, prompt: tuple[int, ...], parameters: Any, adapter: Adapter | None) -> None:
+    def send(
+        self, name: str, prompt: tuple[int, ...], parameters: Any, adapter: Adapter | None, used: Collection[str]
+    ) -> None:
         """Hand a request over.
 
         Args:
@@ -82,6 +88,7 @@ class VllmProcess:
             prompt: token ids.
             parameters: vLLM's `SamplingParams`.
             adapter: None for the base.
+            used: digests of the adapters of all requests that are in work, this one's among them.
 
         Raises:
             ValueError: for a request that vLLM cannot serve.
@@ -92,28 +99,32 @@ class VllmProcess:
         from vllm.v1.engine.exceptions import EngineDeadError
 
         try:
-            lora = self._lora(adapter)
+            lora = None if adapter is None else self._lora(adapter, used)
             self._engine.add_request(name, TokensPrompt(prompt_token_ids=list(prompt)), parameters, lora_request=lora)
         except EngineDeadError as error:
             raise EngineDied(str(error)) from error
 
-    def _lora(self, adapter: Adapter | None) -> Any:
+    def _lora(self, adapter: Adapter, used: Collection[str]) -> Any:
         """The adapter as vLLM names it, loaded at its first use so that a refusal is not the engine's death."""
         from vllm.lora.request import LoRARequest
         from vllm.v1.engine.exceptions import EngineDeadError
 
-        if adapter is None:
-            return None
-        if adapter.digest not in self._loras:
-            lora = LoRARequest(adapter.digest, len(self._loras) + 1, str(adapter.path))
-            try:
-                self._answer(lambda: self._engine.add_lora(lora))
-            except (EngineDeadError, EngineDied):
-                raise
-            except Exception as error:  # vLLM hands on whatever its worker raised
-                raise DataError(f"vLLM cannot serve the adapter {adapter.path}: {error}") from error
-            self._loras[adapter.digest] = lora
-        return self._loras[adapter.digest]
+        if adapter.digest in self._loras:
+            return self._loras[adapter.digest]
+        if len(self._loras) == self.slots:
+            unused = next(digest for digest in self._loras if digest not in used)
+            old = self._loras.pop(unused).lora_int_id
+            self._answer(lambda: self._engine.remove_lora(old))
+        self._loaded += 1
+        lora = LoRARequest(adapter.digest, self._loaded, str(adapter.path))
+        try:
+            self._answer(lambda: self._engine.add_lora(lora))
+        except (EngineDeadError, EngineDied):
+            raise
+        except Exception as error:  # vLLM hands on whatever its worker raised
+            raise DataError(f"vLLM cannot serve the adapter {adapter.path}: {error}") from error
+        self._loras[adapter.digest] = lora
+        return lora
 
     def _answer(self, ask: Callable[[], Any]) -> Any:
         """What vLLM says to a question. It would wait without end itself, were the engine killed over it."""

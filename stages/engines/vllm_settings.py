@@ -21,7 +21,9 @@ _BY_CONTRACT = "what is recorded of a completion depends on it"
 _BY_SERVER = "start `vllm serve` with it and take engine = 'server'"
 _REFUSED = {
     **dict.fromkeys(("model", "model_weights", "tokenizer", "dtype", "max_model_len", "hf_overrides"), _BY_RECIPE),
-    **dict.fromkeys(("enable_lora", "max_lora_rank", "default_mm_loras", "lora_dtype"), "adapters decide it"),
+    **dict.fromkeys(
+        ("enable_lora", "max_loras", "max_lora_rank", "default_mm_loras", "lora_dtype"), "adapters decide it"
+    ),
     **dict.fromkeys(("logprobs_mode", "skip_tokenizer_init", "runner", "convert", "model_impl"), _BY_CONTRACT),
     **dict.fromkeys(("speculative_config", "spec_method", "spec_model", "watermark_config"), _BY_CONTRACT),
     **dict.fromkeys(("generation_config", "override_generation_config", "diffusion_config"), _BY_CONTRACT),

@@ -12,7 +12,7 @@ import pytest
 
 from schemas.errors import DataError, RecipeError, StageError
 from schemas.execution import Execution
-from stages.engines.interface import Request, Sampling
+from stages.engines.interface import Engine, Request, Sampling
 from stages.engines.models import resolve_base
 from stages.engines.vllm_engine import VllmEngine
 from stages.engines.vllm_keeper import DEATHS
@@ -29,7 +29,8 @@ def kill(engine: VllmEngine) -> None:
         os.kill(process, signal.SIGKILL)
 
 
-def running(engine: VllmEngine) -> VllmProcess:
+def running(engine: Engine) -> VllmProcess:
+    assert isinstance(engine, VllmEngine)
     assert engine._keeper.process is not None
     return engine._keeper.process
 
@@ -66,6 +67,17 @@ class TestVllmEngine(EngineConformance):
         with pytest.raises(DataError, match="has rank 600; vLLM serves ranks up to 512"):
             subject.engine.generate([Request(prompt, TWENTY, 1, high)])
         assert subject.engine.generate([Request(prompt, TWENTY, 1, subject.adapters[0])])[0].completion_ids
+
+    def test_more_adapters_than_there_is_room_for_take_turns_and_the_base_keeps_its_own(
+        self, subject: Subject, tmp_path: Path
+    ):
+        prompts = subject.prompts(3)
+        process = running(subject.engine)
+        for seed in range(6, 10):
+            adapter = make_adapter(subject.base, tmp_path / str(seed), seed)
+            requests = requests_for(prompts, 1, TWENTY, adapter) + requests_for(prompts, 1, TWENTY)
+            subject.assert_near(requests, subject.engine.generate(requests))
+        assert running(subject.engine) is process
 
     def test_adapters_of_a_higher_rank_wait_for_an_engine_that_has_room_for_them(
         self, subject: Subject, tmp_path: Path

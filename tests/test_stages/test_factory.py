@@ -46,3 +46,17 @@ def test_a_base_that_is_not_the_runs_own_is_refused(inputs: Inputs):
 
 def test_the_base_has_no_adapters(inputs: Inputs):
     assert factory.policy_adapters(inputs) == {}
+
+
+def test_an_engine_with_processes_of_its_own_is_closed_when_it_is_let_go(monkeypatch: pytest.MonkeyPatch):
+    class WithProcesses:
+        closed = 0
+
+        def close(self) -> None:
+            self.closed += 1
+
+    engine = WithProcesses()
+    monkeypatch.setattr(factory, "_ENGINES", {("a",): engine})
+    factory.release()
+    factory.release()
+    assert (engine.closed, factory._ENGINES) == (1, {})
