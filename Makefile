@@ -18,7 +18,7 @@ SEED   ?= 0
 
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: help setup demo check test test-vllm bench-group bench-train bench-demo bench-iterations lock clean
+.PHONY: help setup demo check test test-vllm bench-group bench-train bench-rollout bench-demo bench-iterations lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /	/' | expand -t 18
@@ -67,6 +67,10 @@ bench-group: $(VENV)/.ready ## the group stage against DuckDB, pandas and a loop
 
 bench-train: $(VENV)/.ready ## the trainer against stock TRL on three workloads; writes data/baselines/train.json
 	$(BIN)/python -m tests.benchmarks.bench_train --result data/baselines/train.json $(ARGS)
+
+bench-rollout: $(VENV)/.ready ## sampling against its ceiling and the plain ways on three programs; writes data/baselines/rollout.json
+	$(BIN)/python -m tests.benchmarks.bench_rollout --result data/baselines/rollout.json --vllm-python $(VLLM_VENV)/bin/python $(ARGS)
+	$(BIN)/python -m tests.benchmarks.rollout_summary data/baselines/rollout.json README.md
 
 bench-demo: $(VENV)/.ready ## the demo on seeds 0 to 4, an hour; writes data/baselines/demo.json
 	$(BIN)/python -m tests.benchmarks.demo_seeds runs/seeds data/baselines/demo.json

@@ -1,0 +1,134 @@
+"""What the sampling benchmark found, as ratios beside what is wanted of them, and as a table for people."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+Figures = Mapping[str, Any]
+Found = Mapping[str, Mapping[str, Figures]]
+"""Figures by workload and contestant."""
+
+SHARED = "banking77"
+"""The workload of a long prompt that all calls share."""
+TITLES = {"banking77": "Banking77", "papillon": "PAPILLON", "multihop": "multi-hop"}
+NAMES = {
+    "plain": "`dspy.Evaluate`, a call at a time",
+    "generate": "plain `generate`, 64 rows a batch",
+    "ours": "**ours, embedded**",
+    "window": "the embedded engine alone, 64 at a time",
+    "ceiling": "the embedded engine alone, all at once",
+    "vllm": "**ours, vLLM**",
+    "vllm_window": "vLLM alone, 64 at a time",
+    "vllm_ceiling": "vLLM alone, all at once",
+}
+"""What tables call contestants, in their order."""
+CEILINGS = {"ours": "ceiling", "vllm": "vllm_ceiling"}
+NOTHING = "\N{EN DASH}"
+NO_FIGURES = "No figures yet: `make bench-rollout` makes them."
+BEGIN, END = "<!-- rollout.json -->\n", "<!-- /rollout.json -->"
+"""Between these the README has the table."""
+
+
+def rate(figures: Mapping[str, Figures], who: str) -> float | None:
+    """Generated tokens a second of a contestant; None where it did not run or failed."""
+    value = figures.get(who, {}).get("generated_per_second")
+    return None if value is None else float(value)
+
+
+def ratio(figures: Mapping[str, Figures], who: str, to: str) -> float | None:
+    """How many times as fast one contestant is as another; None where one of them is not there."""
+    upper, lower = rate(figures, who), rate(figures, to)
+    return None if upper is None or not lower else upper / lower
+
+
+def of_best_ceiling(figures: Mapping[str, Figures], who: str) -> float | None:
+    """A contestant's speed as a share of the faster engine's ceiling."""
+    ceilings = [found for found in (rate(figures, name) for name in CEILINGS.values()) if found]
+    mine = rate(figures, who)
+    return mine / max(ceilings) if mine is not None and ceilings else None
+
+
+def summary(found: Found) -> dict[str, Any]:
+    """The figures, and each wanted ratio with what it is."""
+    wanted: dict[str, Any] = {}
+
+    def want(name: str, value: float | None, least: float) -> None:
+        wanted[name] = {"wanted": least, "found": value, "met": None if value is None else value >= least}
+
+    for workload, figures in found.items():
+        want(f"{workload}: ours of the engine's ceiling", ratio(figures, "ours", "ceiling"), 0.9)
+        want(f"{workload}: ours on vLLM of vLLM's ceiling", ratio(figures, "vllm", "vllm_ceiling"), 0.9)
+    if SHARED in found:
+        want(f"{SHARED}: ours to one call at a time", ratio(found[SHARED], "ours", "plain"), 5.0)
+        want(f"{SHARED}: ours to plain generate", ratio(found[SHARED], "ours", "generate"), 3.0)
+        want(f"{SHARED}: ours to ours on vLLM", ratio(found[SHARED], "ours", "vllm"), 0.9)
+    best = {workload: {who: of_best_ceiling(figures, who) for who in CEILINGS} for workload, figures in found.items()}
+    return {"wanted": wanted, "of_best_ceiling": best, "workloads": found}
+
+
+def _share(found: Mapping[str, Figures], who: str) -> str:
+    to = "vllm_ceiling" if who.startswith("vllm") else "ceiling"
+    return _optional(ratio(found, who, to), ".0%")
+
+
+def _optional(value: float | None, form: str) -> str:
+    return NOTHING if value is None else format(value, form).replace("%", " %")
+
+
+_COLUMNS: dict[str, Callable[[Mapping[str, Figures], str], str]] = {
+    "s": lambda found, who: f"{found[who]['seconds']:.1f}",
+    "CPU s": lambda found, who: f"{found[who]['cpu_seconds']:.1f}",
+    "generated tokens/s": lambda found, who: f"{found[who]['generated_per_second']:,.0f}",
+    "prefilled tokens/s": lambda found, who: f"{found[who]['prefilled_per_second']:,.0f}",
+    "rollouts a minute": lambda found, who: _optional(found[who].get("rollouts_per_minute"), ",.0f"),
+    "of its engine's ceiling": _share,
+    "of the better ceiling": lambda found, who: _optional(of_best_ceiling(found, who), ".0%"),
+    "ms a call outside the engine": lambda found, who: _optional(found[who].get("outside_ms_per_call"), ".1f"),
+    "peak MiB": lambda found, who: f"{found[who]['peak_mib']:,.0f}",
+}
+
+
+def table(found: Found) -> str:
+    """The figures as a Markdown table; a contestant that failed says so."""
+    rows = [["", "", *_COLUMNS], ["---"] * (len(_COLUMNS) + 2)]
+    for workload, figures in found.items():
+        title = TITLES[workload]
+        for who in [name for name in NAMES if name in figures]:
+            cells = ["failed"] + [NOTHING] * (len(_COLUMNS) - 1)
+            if "failed" not in figures[who]:
+                cells = [column(figures, who) for column in _COLUMNS.values()]
+            rows.append([title, NAMES[who], *cells])
+            title = ""
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def in_readme(readme: str, result: Mapping[str, Any] | None) -> str:
+    """The README with the table of a result in its place, or with a note where there is no result yet."""
+    place = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
+    assert len(place.findall(readme)) == 1, f"expected one place between {BEGIN.strip()} and {END.strip()}"
+    text = NO_FIGURES if result is None else f"{_about(result)}\n\n{table(result['workloads'])}"
+    return place.sub(lambda _: f"{BEGIN}{text}\n{END}", readme)
+
+
+def _about(result: Mapping[str, Any]) -> str:
+    """What the figures were read on."""
+    names = {found["engine"] for each in result["workloads"].values() for found in each.values() if "engine" in found}
+    return (
+        f"{result['rollouts']} rollouts of each program, {result['concurrency']} in flight, on {result['device']}, "
+        f"{result['threads']} threads. Engines: {', '.join(sorted(names))}."
+    )
+
+
+def main(result: Path, readme: Path) -> None:
+    """Write a result's table into a README."""
+    found = json.loads(result.read_text()) if result.is_file() else None
+    readme.write_text(in_readme(readme.read_text(), found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

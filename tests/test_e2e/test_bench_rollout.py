@@ -1,0 +1,96 @@
+"""The sampling benchmark: what it counts, what it writes, and that the README shows it."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages.engines.interface import Request, Sampling
+from tests.benchmarks.rollout_contestants import one_at_a_time
+from tests.benchmarks.rollout_meter import Meter, cpu_seconds, peak_bytes
+from tests.benchmarks.rollout_summary import BEGIN, END, in_readme, summary, table
+from tests.benchmarks.rollout_workloads import read_requests, write_requests
+from tests.test_e2e.kit import ROOT
+from tests.test_stages.programs_kit import CharEngine
+
+RESULT = ROOT / "data" / "baselines" / "rollout.json"
+
+
+def figures(speed: float, **more: Any) -> dict[str, Any]:
+    return {
+        "engine": "e",
+        "seconds": 1.0,
+        "cpu_seconds": 2.0,
+        "generated_per_second": speed,
+        "prefilled_per_second": 1.0,
+        "peak_mib": 1.0,
+        **more,
+    }
+
+
+def test_the_readme_shows_the_figures_that_are_kept() -> None:
+    readme = (ROOT / "README.md").read_text()
+    kept = json.loads(RESULT.read_text()) if RESULT.is_file() else None
+    assert in_readme(readme, kept) == readme, (
+        "type python -m tests.benchmarks.rollout_summary data/baselines/rollout.json README.md"
+    )
+
+
+def test_a_table_takes_the_place_of_the_old_one() -> None:
+    result = {"rollouts": 8, "concurrency": 4, "threads": 2, "device": "d", "workloads": {"banking77": {}}}
+    written = in_readme(f"above\n{BEGIN}old\n{END}below\n", result)
+    assert written.startswith(f"above\n{BEGIN}8 rollouts")
+    assert written.endswith(f"|\n{END}below\n")
+    assert "old" not in written
+
+
+def test_wanted_ratios_are_told_as_they_are() -> None:
+    found = {"banking77": {"ours": figures(80.0), "ceiling": figures(100.0), "plain": figures(10.0)}}
+    wanted = summary(found)["wanted"]
+    assert wanted["banking77: ours of the engine's ceiling"] == {"wanted": 0.9, "found": 0.8, "met": False}
+    assert wanted["banking77: ours to one call at a time"]["met"] is True
+    assert wanted["banking77: ours to plain generate"] == {"wanted": 3.0, "found": None, "met": None}
+
+
+def test_a_slow_engine_does_not_flatter_its_ratio() -> None:
+    slow, fast = {"ours": figures(95.0), "ceiling": figures(100.0)}, {"vllm_ceiling": figures(400.0)}
+    assert summary({"multihop": slow})["of_best_ceiling"]["multihop"]["ours"] == 0.95
+    assert summary({"multihop": slow | fast})["of_best_ceiling"]["multihop"]["ours"] == 95 / 400
+
+
+def test_a_contestant_that_failed_is_a_row_and_a_ratio_of_nothing() -> None:
+    found = {"papillon": {"ours": figures(1.0), "ceiling": {"failed": "out of memory"}}}
+    assert [line for line in table(found).splitlines() if "failed" in line]
+    assert summary(found)["wanted"]["papillon: ours of the engine's ceiling"]["met"] is None
+
+
+def test_what_an_engine_was_asked_comes_back_from_its_file(tmp_path: Path) -> None:
+    asked = [Request((1, 2), Sampling(0.5, 0.9, 8, 5), 2**63 - 1), Request((3,), Sampling(temperature=0), 7)]
+    write_requests(tmp_path / "r.json", asked)
+    assert read_requests(tmp_path / "r.json") == asked
+
+
+def test_time_inside_the_engine_is_apart_from_time_outside() -> None:
+    engine: Any = CharEngine(lambda prompt, request: time.sleep(0.02) or "ab")
+    meter = Meter(engine)
+    ask = one_at_a_time(engine)
+    for _ in range(3):
+        assert ask([{"role": "user", "content": "x"}], Sampling()) == "ab"
+        time.sleep(0.05)
+    found = meter.figures(3)
+    assert found["calls"] == 3
+    assert found["completion_tokens"] == 9
+    assert 0.06 <= found["inside_seconds"] < found["seconds"] - 0.15
+    outside = found["seconds"] - found["inside_seconds"]
+    assert found["outside_ms_per_call"] == pytest.approx(1000 * outside / 3)
+
+
+def test_processor_time_and_memory_are_those_of_the_process_and_its_children() -> None:
+    before = cpu_seconds()
+    assert sum(range(10_000_000))
+    assert before < cpu_seconds() < before + 60
+    assert 1 << 20 < peak_bytes() < 1 << 40
