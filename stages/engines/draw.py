@@ -12,6 +12,7 @@ import torch
 from stages.engines.interface import Sampling
 
 _BLOCK = 256
+_CACHED_ROWS = 8
 _NUCLEUS = 1024
 """Tokens looked at first for top_p; the whole vocabulary is sorted only for rows whose nucleus is larger."""
 
@@ -44,18 +45,30 @@ def draw(
 def _draw_alike(
     logits: torch.Tensor, temperature: float, top_p: float | None, top_k: int | None, uniforms: list[float]
 ) -> tuple[list[int], list[float]]:
-    scores = logits.float()
+    """Some rows at a time, so that what is read over and over stays in the processor's cache."""
+    size = _CACHED_ROWS if logits.device.type == "cpu" else len(uniforms)
+    numbers = torch.tensor(uniforms, dtype=torch.float64, device=logits.device)[:, None]
+    parts = [
+        _draw_part(logits[start : start + size], temperature, top_p, top_k, numbers[start : start + size])
+        for start in range(0, len(uniforms), size)
+    ]
+    tokens, logprobs = (torch.cat(column).squeeze(-1).tolist() for column in zip(*parts, strict=True))
+    return tokens, logprobs
+
+
+def _draw_part(
+    logits: torch.Tensor, temperature: float, top_p: float | None, top_k: int | None, numbers: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(rows, 1) token ids and their log-probabilities."""
+    scores = logits.to(torch.float32, copy=True)
     if temperature == 0:
         tokens = scores.argmax(-1, keepdim=True)
-    else:
-        scores = _processed(scores / temperature, top_p, top_k)
-    normalizer = scores.logsumexp(-1, keepdim=True)
-    if temperature > 0:
-        weights = (scores - normalizer).exp_()
-        numbers = torch.tensor(uniforms, dtype=torch.float64, device=scores.device)[:, None]
-        tokens = inverse_cdf(weights, numbers)
-    logprobs = (scores.gather(-1, tokens) - normalizer).squeeze(-1)
-    return tokens.squeeze(-1).tolist(), logprobs.tolist()
+        return tokens, scores.gather(-1, tokens) - scores.logsumexp(-1, keepdim=True)
+    scores = _processed(scores.div_(temperature), top_p, top_k)
+    scores -= scores.amax(-1, keepdim=True)
+    weights = scores.exp()
+    tokens = inverse_cdf(weights, numbers)
+    return tokens, scores.gather(-1, tokens) - weights.sum(-1, keepdim=True).log()
 
 
 def _processed(scores: torch.Tensor, top_p: float | None, top_k: int | None) -> torch.Tensor:
@@ -99,10 +112,13 @@ def inverse_cdf(weights: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
         (rows, 1) token ids, never one of weight 0.
     """
     rows, vocabulary = weights.shape
-    weights = torch.nn.functional.pad(weights, (0, -vocabulary % _BLOCK)).view(rows, -1, _BLOCK)
-    running = weights.sum(-1).double().cumsum(-1)
+    if vocabulary % _BLOCK:
+        weights = torch.nn.functional.pad(weights, (0, -vocabulary % _BLOCK))
+    weights = weights.view(rows, -1, _BLOCK)
+    sums = weights.sum(-1)
+    running = sums.double().cumsum(-1)
     target = numbers * running[:, -1:]
-    block = _first_above(running, target, weights.amax(-1) > 0)
+    block = _first_above(running, target, sums > 0)
     before = torch.where(block > 0, running.gather(-1, (block - 1).clamp(min=0)), 0.0)
     inside = weights.gather(1, block[:, :, None].expand(-1, -1, _BLOCK)).squeeze(1)
     return block * _BLOCK + _first_above(inside.double().cumsum(-1), target - before, inside > 0)

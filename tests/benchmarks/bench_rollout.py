@@ -100,7 +100,7 @@ def _identity(chosen: argparse.Namespace) -> dict[str, Any]:
     """What figures belong to: options, and all code that can change them."""
     parts = ("schemas", "stages", "pipeline/tasks")
     files = [file for part in parts for file in sorted((ROOT / part).rglob("*.py"))]
-    files += sorted((ROOT / "tests/benchmarks").glob("rollout_*.py"))
+    files += sorted((ROOT / "tests/benchmarks").glob("*rollout*.py"))
     code = digest({str(file.relative_to(ROOT)): digest_file(file) for file in files})
     return {name: getattr(chosen, name) for name in MATTERS} | {"code": code, "machine": _machine()}
 

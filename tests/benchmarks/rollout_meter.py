@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -76,28 +77,28 @@ class Meter:
 
 def cpu_seconds() -> float:
     """Processor time of this process and of those it started (an engine may live in one of its own). Linux."""
-    ticks = os.sysconf("SC_CLK_TCK")
-    return sum(float(ticks_of) for process in _tree() for ticks_of in _stat(process)[11:15]) / ticks
+    fields = (_read(process, "stat").rpartition(")")[2].split() for process in _tree())  # a name may hold spaces
+    return sum(sum(map(int, each[11:15])) for each in fields) / os.sysconf("SC_CLK_TCK")
 
 
 def peak_bytes() -> int:
     """Sum of the largest resident sizes that this process and those it started ever had. Linux."""
-    total = 0
-    for process in _tree():
-        lines = (Path("/proc") / str(process) / "status").read_text().splitlines()
-        total += sum(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
-    return total
+    lines = [line for process in _tree() for line in _read(process, "status").splitlines()]
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
 
-def _stat(process: int) -> list[str]:
-    """Fields of a process from its state on: the second, its name, may hold spaces."""
-    return (Path("/proc") / str(process) / "stat").read_text().rpartition(")")[2].split()
+def _tree() -> list[int]:
+    """This process and all below it."""
+    found = [os.getpid()]
+    for process in found:  # grows as children are found
+        found += map(int, _read(process, "task/*/children").split())
+    return found
 
 
-def _tree() -> Iterator[int]:
-    waiting = [os.getpid()]
-    while waiting:
-        process = waiting.pop()
-        yield process
-        for thread in (Path("/proc") / str(process) / "task").iterdir():
-            waiting += map(int, (thread / "children").read_text().split())
+def _read(process: int, name: str) -> str:
+    """Files of a process, one after another; nothing of one that has ended meanwhile."""
+    texts = []
+    for file in Path(f"/proc/{process}").glob(name):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            texts.append(file.read_text())
+    return " ".join(texts)

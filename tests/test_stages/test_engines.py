@@ -71,6 +71,17 @@ def test_several_modules_prompts_are_served_in_one_batch(engine: TransformersEng
     assert engine.usage.prefilled_tokens < engine.usage.prompt_tokens / 4
 
 
+def test_prompts_of_very_different_lengths_go_in_step_and_stay_faithful(
+    engine: TransformersEngine, base: BaseModel
+) -> None:
+    system = "Say how many letters there are. "
+    texts = ["ab" * length for length in (1, 9, 20, 24, 28, 30, 31)] + ["cd" * 45, "ef" * 50, "gh" * 2]
+    prompts = [engine.encode_chat(chat(text, system * 4)) for text in texts]
+    requests = requests_for(prompts, 2, Sampling(max_new_tokens=24))
+    assert_faithful(engine, load_model(base, "float32"), requests)
+    assert engine.usage.batches == 1  # of 2 to 100 tokens of their own
+
+
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "mistral", "gpt2", "lfm2"])
 def test_greedy_text_is_that_of_transformers_own_generate(base: BaseModel, tmp_path: Path, kind: str) -> None:
     own = {
