@@ -7,13 +7,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+import dspy
 import pytest
 
+from schemas.execution import Execution
 from stages.engines.interface import Request, Sampling
 from tests.benchmarks.rollout_contestants import one_at_a_time
 from tests.benchmarks.rollout_meter import Meter, cpu_seconds, peak_bytes
+from tests.benchmarks.rollout_plain import devset, plain_program, scored
 from tests.benchmarks.rollout_summary import BEGIN, END, in_readme, summary, table
-from tests.benchmarks.rollout_workloads import read_requests, write_requests
+from tests.benchmarks.rollout_workloads import read_requests, task, write_requests
 from tests.test_e2e.kit import ROOT
 from tests.test_stages.programs_kit import CharEngine
 
@@ -87,6 +90,25 @@ def test_time_inside_the_engine_is_apart_from_time_outside() -> None:
     assert 0.06 <= found["inside_seconds"] < found["seconds"] - 0.15
     outside = found["seconds"] - found["inside_seconds"]
     assert found["outside_ms_per_call"] == pytest.approx(1000 * outside / 3)
+
+
+@pytest.mark.parametrize(("workload", "calls"), [("banking77", 8), ("papillon", 24), ("multihop", 56)])
+def test_the_plain_way_runs_the_program_that_the_stage_runs(tmp_path: Path, workload: str, calls: int) -> None:
+    execution = Execution(cache=str(tmp_path / "cache"))
+    made = task(workload, tmp_path / "in", "tiny-random", "float32", 8, execution)
+    asked: list[tuple[str, Sampling]] = []
+
+    def ask(messages: list[dict[str, str]], sampling: Sampling) -> str:
+        asked.append((messages[-1]["content"], sampling))
+        return "card arrival"
+
+    program, adapter = plain_program(made, ask)
+    with dspy.context(adapter=adapter, disable_history=True):
+        found = dspy.Evaluate(devset=devset(made), num_threads=2, provide_traceback=True)(program, metric=scored(made))
+    assert len(found.results) == 8
+    assert len(asked) == calls
+    sampled = {sampling.temperature for _, sampling in asked}
+    assert sampled == {made.loaded.recipe.rollout.sampling.temperature} | ({0.0} if workload == "papillon" else set())
 
 
 def test_processor_time_and_memory_are_those_of_the_process_and_its_children() -> None:
