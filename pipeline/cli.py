@@ -86,6 +86,10 @@ def _parser() -> argparse.ArgumentParser:
         required=True,
         help="required: the held-out split is meant; each opening is counted",
     )
+    serve = _recipe_command(commands, "serve", "start vLLM as a server of the base and the run's newest policy")
+    serve.add_argument("--host", default="127.0.0.1", help="address to listen at (default 127.0.0.1)")
+    serve.add_argument("--port", type=_count, default=8000, help="port to listen at (default 8000)")
+    serve.add_argument("--print", action="store_true", dest="only_print", help="print the command, start nothing")
     _study_command(commands)
     _run_command(commands, "verify", "check every byte of a run against its manifests")
     lineage = _run_command(commands, "lineage", "which rollouts trained an adapter; what came of a rollout")

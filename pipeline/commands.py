@@ -102,6 +102,18 @@ def do_study(options: argparse.Namespace) -> int:
     return study(options.study, options.study_dir, options.set, load_execution(options.execution, options.exec))
 
 
+def do_serve(options: argparse.Namespace) -> int:
+    """`mmgrpo serve RECIPE`."""
+    from pipeline.serving import serving
+
+    loaded, execution, folder = _resolve(options)
+    found = serving(loaded, execution, folder, options.host, options.port)
+    print(found.printed(), flush=True)
+    if not options.only_print:
+        found.start()
+    return 0
+
+
 def do_verify(options: argparse.Namespace) -> int:
     """`mmgrpo verify RUN`."""
     from pipeline.verify import verify

@@ -130,8 +130,8 @@ def _describe_one(item: Any, model: type[BaseModel]) -> str:
         return f"  - {where}: unknown key{hint}"
     if item["type"] == "missing":
         return f"  - {where}: required, but missing"
-    # A key that was put where its variable's name belongs is not repeated on screens and in logs.
-    silent = isinstance(item["input"], dict) or where.endswith("api_key_env")
+    # A key that was put where its variable's name belongs, or into a URL, is not repeated on screens and in logs.
+    silent = isinstance(item["input"], dict) or where.endswith(("api_key_env", "server.urls"))
     got = "" if silent else f" (got {item['input']!r})"
     said = f"{item['msg'].removeprefix('Value error, ')}{got}"
     return f"  - {where}: {said}" if where else f"  - {said}"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from schemas.sections import VariableName
 
 Positive = Annotated[int, Field(gt=0)]
 Tracker = Literal["tensorboard", "wandb", "mlflow", "trackio"]
@@ -19,21 +23,51 @@ class ServerSection(BaseModel):
     """Base URLs (`http://host:8000/v1`) of replicas that serve the same base; a call goes to the least busy."""
     model: str | None = None
     """What the server calls the base model; default: the one that its list of models begins with."""
-    api_key_env: str | None = None
+    api_key_env: VariableName | None = None
     """Name of the environment variable that holds the key. The key itself is written nowhere."""
     timeout_s: float = Field(default=600.0, gt=0)
     """Longest time of one request."""
     retries: int = Field(default=6, ge=0)
-    """Further tries after a refused, dropped, late or rate-limited request, with growing pauses."""
+    """Further tries of a request that was dropped, late, or answered with an error of the server's or with what cannot
+    be true, after growing pauses. A rate limit costs none: it is waited out."""
+    patience_s: float = Field(default=300.0, gt=0)
+    """How long every replica may be out of order, or over its rate limit, before the stage ends."""
     requests: Positive = 64
-    """Requests in flight at one replica."""
+    """Most requests in flight at one replica."""
     adapters: str | None = None
-    """The run folder as the server sees it, where that is another path than here; adapters are loaded from there."""
+    """`HERE=THERE`: a folder (that of a run, or of all runs) and what it is called where the servers run, which load
+    adapters from their own disk. Default: it has the same path on both sides."""
 
     @field_validator("urls", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("adapters")
+    @classmethod
+    def _two_folders(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        here, _, there = value.partition("=")
+        if not here or not there.startswith("/"):
+            raise ValueError("expected HERE=THERE, for example runs=/mnt/runs, THERE being an absolute path")
+        return f"{Path(here).absolute()}={there.rstrip('/')}"  # a program may change the working folder
+
+    @field_validator("urls")
+    @classmethod
+    def _no_secrets(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        for url in urls:
+            parts = urlsplit(url)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise ValueError("expected URLs like http://host:8000/v1")
+            if "@" in parts.netloc or parts.query or parts.fragment:
+                raise ValueError(
+                    "a URL holds a user, a password or a query, which would be logged: put the key into an environment "
+                    "variable and name that in server.api_key_env"
+                )
+        if len(set(urls)) != len(urls):
+            raise ValueError("the same URL stands there twice")
+        return tuple(url.rstrip("/") for url in urls)
 
 
 class Execution(BaseModel):

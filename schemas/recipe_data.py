@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from schemas.sections import Count32, Positive, Section, Share, Temperature
-
-
-def _a_name(variable: str) -> str:
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):
-        raise ValueError("expected the name of an environment variable, not the key itself")
-    return variable
+from schemas.sections import Count32, Positive, Section, Share, Temperature, VariableName
 
 
 class ModelSection(Section):
@@ -52,7 +45,7 @@ class OtherLM(Section):
     """`base`: the base model without adapter. `openai`: any OpenAI-compatible endpoint."""
     url: str | None = None
     model: str | None = None
-    api_key_env: Annotated[str, AfterValidator(_a_name)] | None = None
+    api_key_env: VariableName | None = None
     """Name of the environment variable that holds the key. The key itself is never written anywhere."""
     temperature: Temperature = 0.0
     max_new_tokens: Count32 = 512

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -16,11 +17,19 @@ def _not_almost_zero(temperature: float) -> float:
     return temperature
 
 
+def _a_name(variable: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):
+        raise ValueError("expected the name of an environment variable, not the key itself")
+    return variable
+
+
 Positive = Annotated[int, Field(gt=0)]
 Count32 = Annotated[int, Field(gt=0, lt=2**31)]
 """A positive number that the tables can hold."""
 Temperature = Annotated[float, Field(ge=0), AfterValidator(_not_almost_zero)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
+VariableName = Annotated[str, AfterValidator(_a_name)]
+"""The name of an environment variable that holds a secret."""
 
 
 class Section(BaseModel):

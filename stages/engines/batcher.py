@@ -14,8 +14,8 @@ from typing import Any
 
 from schemas.errors import DataError, RecipeError
 from stages.engines.feed import Feed
-from stages.engines.interface import ContinuousEngine, Engine, Request
-from stages.engines.pending import Pending, Served
+from stages.engines.interface import ContinuousEngine, Engine
+from stages.engines.pending import Pending, Served, request_of
 from stages.engines.signals import LMFailure, RunEnded
 
 GRACE_S = 0.0005
@@ -101,7 +101,7 @@ class Batcher:
         """Generate; when the engine fails, halve the batch until the calls that it fails on stand alone."""
         if not calls:
             return
-        requests = [Request(ids, call.sampling, call.seed, call.adapter) for call, ids in calls]
+        requests = [request_of(call, ids) for call, ids in calls]
         try:
             results = self.engine.generate(requests)
         except (DataError, RecipeError):

@@ -56,7 +56,7 @@ def engine_of(base: BaseModel, model: ModelSection, execution: Execution) -> Eng
         import torch
 
         torch.set_num_threads(execution.threads)
-    key = (base.digest, model.dtype, str(model.context), _device(execution), _settings(execution))
+    key = (base.digest, model.dtype, str(model.context), device_of(execution), _settings(execution))
     if key not in _ENGINES:
         release()
         _ENGINES[key] = _make(base, model, execution)
@@ -67,10 +67,14 @@ def _make(base: BaseModel, model: ModelSection, execution: Execution) -> Engine:
     if execution.engine == "vllm":
         from stages.engines.vllm_engine import VllmEngine
 
-        return VllmEngine(base, model.dtype, model.context, _device(execution), execution)
+        return VllmEngine(base, model.dtype, model.context, device_of(execution), execution)
+    if execution.engine == "server":
+        from stages.engines.server_engine import ServerEngine
+
+        return ServerEngine(base, model.context, execution.server)
     from stages.engines.transformers_engine import TransformersEngine
 
-    return TransformersEngine(base, model.dtype, model.context, _device(execution), execution.batch_tokens)
+    return TransformersEngine(base, model.dtype, model.context, device_of(execution), execution.batch_tokens)
 
 
 def _settings(execution: Execution) -> str:
@@ -85,7 +89,8 @@ def release() -> None:
     _ENGINES.clear()
 
 
-def _device(execution: Execution) -> str:
+def device_of(execution: Execution) -> str:
+    """Where models run: "cpu" or "cuda"."""
     if execution.device != "auto":
         return execution.device
     import torch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stages.engines.interface import ContinuousEngine, Request, Result
-from stages.engines.pending import Pending, Served
+from stages.engines.pending import Pending, Served, request_of
 from stages.engines.signals import LMFailure, RunEnded
 
 WORK_S = 0.02
@@ -30,7 +30,7 @@ class Feed:
         for call, ids in calls:
             self._tickets += 1
             self._flying[self._tickets] = call, ids
-            self._engine.add(self._tickets, Request(ids, call.sampling, call.seed, call.adapter))
+            self._engine.add(self._tickets, request_of(call, ids))
 
     def work(self) -> None:
         """Let the engine work for a moment; calls of runs that are over leave first."""

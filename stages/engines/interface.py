@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
@@ -35,6 +35,8 @@ class Request:
     seed: int
     """63-bit seed of this completion alone: its draws do not depend on the batch it is served in."""
     adapter: Adapter | None = None
+    messages: Sequence[Mapping[str, str]] = ()
+    """The chat that `prompt_ids` were made of: for an engine whose server takes text alone."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +46,18 @@ class Result:
     `completion_ids` ends with the eos token when `finish_reason` is "stop". `logprobs` has one entry per completion
     id: the log-probability under the distribution that was sampled from (after temperature, top_p and top_k:
     "processed"). Greedy samples have the log-probabilities at temperature 1.
+
+    What a server does not tell is None, and `fidelity` says what that leaves: "ids" are the sampled tokens without
+    log-probabilities; "text" is a completion that was given as text, whose ids, if any, are its text in the model's
+    tokens, and not surely those that were sampled.
     """
 
-    completion_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
+    completion_ids: tuple[int, ...] | None
+    logprobs: tuple[float, ...] | None
     finish_reason: Literal["stop", "length", "context_overflow"]
     text: str
     """The completion as text, without special tokens."""
+    fidelity: Literal["exact", "ids", "text"] = "exact"
 
 
 @dataclass
@@ -69,10 +76,15 @@ class EngineUsage:
 class Engine(Protocol):
     """A sampling engine over one base model."""
 
-    name: str
-    """Engine, version and dtype, for example `transformers-5.19.0/bfloat16`: written into every invocation."""
-    logprob_kind: Literal["processed", "raw"]
     usage: EngineUsage
+
+    @property
+    def name(self) -> str:
+        """Engine, version and dtype, for example `transformers-5.19.0/bfloat16`: written into every invocation."""
+
+    @property
+    def logprob_kind(self) -> Literal["processed", "raw"] | None:
+        """Of which distribution its log-probabilities are; None where it gives none."""
 
     def encode_chat(self, messages: list[dict[str, str]]) -> tuple[int, ...]:
         """Prompt ids of chat messages through the model's chat template, with the generation prompt."""

@@ -20,13 +20,14 @@ from stages.engines.files import cache_folder, read_json
 from stages.engines.tiny import TINY, tiny_folder
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 __all__ = [
     "BaseModel",
     "adapter_digest",
     "check_adapter",
     "eos_ids",
+    "load_config",
     "load_model",
     "load_tokenizer",
     "resolve_base",
@@ -134,6 +135,14 @@ def load_tokenizer(base: BaseModel) -> PreTrainedTokenizerBase:
     tokenizer = AutoTokenizer.from_pretrained(base.path, local_files_only=True, trust_remote_code=False)
     tokenizer.chat_template = chat_template(base.path)
     return tokenizer
+
+
+def load_config(base: BaseModel) -> PreTrainedConfig:
+    """The base's config, without its weights."""
+    from transformers import AutoConfig
+
+    config: PreTrainedConfig = AutoConfig.from_pretrained(base.path, local_files_only=True, trust_remote_code=False)
+    return config
 
 
 def load_model(base: BaseModel, dtype: str, device: str = "cpu") -> PreTrainedModel:

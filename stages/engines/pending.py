@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from stages.engines.interface import Adapter, Result, Sampling
+from stages.engines.interface import Adapter, Request, Result, Sampling
 
 
 class Clock:
@@ -85,3 +85,8 @@ class Pending:
         else:
             self.answered(outcome)
             self.future.set_result(outcome)
+
+
+def request_of(call: Pending, prompt_ids: tuple[int, ...]) -> Request:
+    """A call as the engine takes it."""
+    return Request(prompt_ids, call.sampling, call.seed, call.adapter, call.messages)

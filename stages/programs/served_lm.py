@@ -91,7 +91,8 @@ class Server:
 def _serve(engine: Engine, batch: list[_Asked]) -> None:
     try:
         requests = [
-            Request(engine.encode_chat(asked.messages), asked.sampling, asked.seed, asked.adapter) for asked in batch
+            Request(engine.encode_chat(asked.messages), asked.sampling, asked.seed, asked.adapter, asked.messages)
+            for asked in batch
         ]
         results = engine.generate(requests)
     except Exception as error:  # noqa: BLE001 - goes to whoever asked

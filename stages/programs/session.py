@@ -214,7 +214,7 @@ def _engine_columns(served: Served) -> dict[str, Any]:
     return {
         **columns,
         "completion": result.text,
-        "completion_ids": list(result.completion_ids),
-        "sampling_logprobs": list(result.logprobs),
-        "fidelity": "exact",
+        "completion_ids": None if result.completion_ids is None else list(result.completion_ids),
+        "sampling_logprobs": None if result.logprobs is None else list(result.logprobs),
+        "fidelity": result.fidelity,
     }

@@ -98,7 +98,8 @@ _HINTS = {
 }
 _NO_MU = (
     'Set train.rho = "none" to train without correcting for the behaviour policy, or train.behaviour = "recomputed" to '
-    "score them with the policy that sampled them, where the run has its adapter."
+    "score them with the policy that sampled them, where the run has its adapter. Engines log them, and servers that "
+    "give token ids and processed log-probabilities: `mmgrpo serve` starts such a one."
 )
 
 
