@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _LOOK_S = 0.1
 """How often a silent engine is looked at."""
+_END_S = 30.0
+"""How long a process that was ended is waited for."""
 
 
 class EngineDied(RuntimeError):  # noqa: N818 - the name of an event, as its message
@@ -67,6 +69,7 @@ class VllmProcess:
                     "with --exec engine=transformers"
                 ) from error
         self._core = self._engine.engine_core
+        self._children = list(self._core.resources.engine_manager.processes)
         self._guard = Guard(self.processes)
         self._answer(self._engine.get_supported_tasks)  # kept; else the first request would ask
         self._loras: dict[str, Any] = {}
@@ -76,7 +79,7 @@ class VllmProcess:
     @property
     def processes(self) -> list[int]:
         """Process ids of the engine."""
-        return [process.pid for process in self._core.resources.engine_manager.processes]
+        return [child.pid for child in self._children]
 
     def send(
         self, name: str, prompt: tuple[int, ...], parameters: Any, adapter: Adapter | None, used: Collection[str]
@@ -177,4 +180,6 @@ class VllmProcess:
     def close(self) -> None:
         """End the engine's processes."""
         self._core.shutdown()
+        for child in self._children:
+            child.join(_END_S)
         self._guard.dismiss()
