@@ -82,7 +82,7 @@ class ServerAdapters:
                 raise _not_taken(replica, path, error) from None
         except Unanswered as error:
             # vLLM answers 500 to what the adapter or its own flags rule out: no other try would fare better.
-            if "HTTP 500" in str(error) and ("LoRA" in str(error) or "lora" in str(error)):
+            if "add_lora" in str(error) and "Worker failed with error" in str(error):
                 raise RecipeError(
                     f"{replica.url} cannot load the adapter {path}: {error}. {HOW_TO_START}, R being at least the "
                     "adapter's rank"
@@ -111,7 +111,7 @@ class ServerAdapters:
 
 
 def _not_taken(replica: Replica, path: str, error: Refused) -> RecipeError:
-    if error.status == 404 and path in error.said:
+    if error.status == 404 and "No adapter found" in error.said:
         return RecipeError(
             f"{replica.url} does not see the adapter folder {path}: it loads adapters from its own disk. Set "
             "server.adapters to HERE=THERE, the run folder here and as the server sees it"

@@ -59,6 +59,8 @@ class Dialect:
     max_model_len: int = 4096
     key: str = ""
     tokenize: Callable[[list[int]], list[int]] | None = lambda ids: ids
+    rank: int = 16
+    """Highest rank of adapters."""
     moves: dict[str, str] = field(default_factory=dict)
     """Paths of adapters by what they are called here."""
 
@@ -235,7 +237,11 @@ class _Handler(BaseHTTPRequestHandler):
             return self.error(400, f"The lora adapter '{name}' has already been loaded.")
         folder = Path(kit.dialect.moves.get(path, path))
         if not path.startswith(kit.dialect.root) or not folder.is_dir():
-            return self.error(404, f"Loading lora {name} failed: No adapter found for {path}")
+            return self.error(404, f"Loading lora {name} failed: No adapter found for <path>")
+        rank = json.loads((folder / "adapter_config.json").read_text())["r"]
+        if rank > kit.dialect.rank:
+            said = f"LoRA rank {rank} is greater than max_lora_rank {kit.dialect.rank}."
+            return self.error(500, f"Call to add_lora method failed: Worker failed with error '{said}', please check")
         kit.adapters[name] = Adapter(folder, adapter_digest(folder))
         return self.send(200, b"Success: LoRA adapter added successfully.", {"Content-Type": "text/plain"})
 

@@ -202,6 +202,14 @@ def test_a_folder_that_the_server_does_not_see_is_named_with_the_setting(
     assert [body["lora_path"] for path, body in server.seen if "load_lora" in path][-1] == there
 
 
+def test_an_adapter_of_too_high_a_rank_is_told_with_what_to_start(
+    start: Callable[..., KitServer], adapters: tuple[Adapter, Adapter]
+):
+    engine = engine_over(start(rank=2))
+    with pytest.raises(RecipeError, match=r"rank 4 is greater than max_lora_rank 2.*mmgrpo serve"):
+        engine.generate([Request(engine.encode_chat(chat("hello")), TEN, 1, adapters[0])])
+
+
 def test_the_row_names_the_adapter_that_was_served(start: Callable[..., KitServer], adapters: tuple[Adapter, Adapter]):
     server = start()
     row = row_of(engine_over(server), adapters={"*": adapters[1]})
