@@ -59,6 +59,7 @@ def alone(chosen: argparse.Namespace) -> None:
     """One contestant on one workload, in this process; its figures go into the work folder."""
     from pipeline.provenance import package_versions
     from schemas.execution import Execution
+    from stages.engines.factory import release
     from tests.benchmarks.rollout_contestants import CONTESTANTS as KNOWN
     from tests.benchmarks.rollout_workloads import task
 
@@ -78,6 +79,7 @@ def alone(chosen: argparse.Namespace) -> None:
         made = task(workload, Path(name), chosen.base, chosen.dtype, chosen.rollouts, execution)
         found = run(made, requests_file(chosen, who, workload), Path(name))
     _keep(chosen, who, workload, {"figures": found, "packages": package_versions()})
+    release()  # vLLM's processes
 
 
 def requests_file(chosen: argparse.Namespace, who: str, workload: str) -> Path:

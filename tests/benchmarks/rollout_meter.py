@@ -19,7 +19,10 @@ _INSIDE = ("generate", "add", "poll", "cancel")
 
 
 class Meter:
-    """Times an engine from the moment it is made, and notes what it is asked. One thread is in the engine at a time."""
+    """Times an engine from the moment it is made, and notes what it is asked. One thread is in the engine at a time.
+
+    Where the engine computes in processes of its own, what its caller does meanwhile counts as outside all the same.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self.engine, self.requests, self.inside = engine, list[Request](), 0.0
