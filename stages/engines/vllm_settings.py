@@ -113,6 +113,7 @@ def arguments(
         "logprobs_mode": "processed_logprobs",
         "enable_prefix_caching": True,
         "disable_log_stats": True,
+        "use_tqdm_on_load": False,
     }
     if device != "cpu":
         return ours
