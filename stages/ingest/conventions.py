@@ -1,0 +1,56 @@
+"""What a convention of span attributes finds in a span, and how the findings of several are put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from stages.ingest.normal import Call, Kind
+from stages.ingest.values import floats, ids, integer, number, text
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What is known of a span by its attributes; None where they do not say."""
+
+    kind: Kind | None = None
+    agent: str | None = None
+    inputs: Any = None
+    outputs: Any = None
+    call: Call | None = None
+
+    def filled(self, other: Findings) -> Findings:
+        """These findings, and the other's where these have none."""
+        pairs = {item.name: getattr(self, item.name) for item in fields(self)}
+        return Findings(**{name: getattr(other, name) if mine is None else mine for name, mine in pairs.items()})
+
+    def without_call(self) -> Findings:
+        """As of an agent's span, which repeats the messages of the calls below it."""
+        return replace(self, call=None)
+
+
+def logged_tokens(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Ids and log-probabilities of a call by `mmgrpo.*` attributes, as fields of `Call`."""
+    kind = text(attributes.get("mmgrpo.logprob_kind"))
+    return {
+        "prompt_ids": ids(attributes.get("mmgrpo.prompt_ids")),
+        "completion_ids": ids(attributes.get("mmgrpo.completion_ids")),
+        "logprobs": floats(attributes.get("mmgrpo.sampling_logprobs")),
+        "logprob_kind": kind if kind in ("processed", "raw") else None,
+    }
+
+
+def sampling(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Sampling settings by the names that APIs give them, as fields of `Call`."""
+
+    def first(*names: str) -> Any:
+        return next((settings[name] for name in names if settings.get(name) is not None), None)
+
+    return {
+        "temperature": number(first("temperature")),
+        "top_p": number(first("top_p", "topP")),
+        "top_k": integer(first("top_k", "topK")),
+        "max_new_tokens": integer(first("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")),
+        "seed": integer(first("seed")),
+    }

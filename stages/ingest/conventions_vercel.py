@@ -1,0 +1,48 @@
+"""The Vercel AI SDK: `ai.*`. A generation has an outer span, and one `do…` span for each call of the model.
+
+https://ai-sdk.dev/docs/ai-sdk-core/telemetry
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stages.ingest.conventions import Findings, logged_tokens, sampling
+from stages.ingest.messages import messages_of
+from stages.ingest.normal import Call
+from stages.ingest.values import text, unpacked
+
+
+def findings(name: str, attributes: Mapping[str, Any], events: Sequence[Any], scope: str) -> Findings:
+    """What `ai.*` attributes say."""
+    operation = text(attributes.get("ai.operationId"))
+    if operation is None:
+        return Findings()
+    agent = text(attributes.get("ai.telemetry.functionId"))
+    answer = attributes.get("ai.response.text")
+    if answer is None:
+        answer = attributes.get("ai.response.object")
+    if operation == "ai.toolCall":
+        arguments, result = attributes.get("ai.toolCall.args"), attributes.get("ai.toolCall.result")
+        return Findings("tool", agent, unpacked(arguments), unpacked(result))
+    if ".do" not in operation:
+        return Findings("chain", agent, unpacked(attributes.get("ai.prompt")), answer)
+    prompt = messages_of(attributes.get("ai.prompt.messages"))
+    if prompt is None or operation.endswith("doEmbed"):
+        return Findings("other", agent)
+    calls = unpacked(attributes.get("ai.response.toolCalls"))
+    settings = {key.removeprefix("gen_ai.request."): value for key, value in attributes.items()}
+    settings |= {key.removeprefix("ai.settings."): value for key, value in attributes.items()}
+    call = Call(
+        messages=prompt,
+        completion=answer if isinstance(answer, str) else None,
+        tool_calls=tuple(calls) if isinstance(calls, list) else (),
+        reasoning=text(attributes.get("ai.response.reasoning")),
+        tools=bool(attributes.get("ai.prompt.tools")),
+        finish_reason=text(attributes.get("ai.response.finishReason")),
+        model=text(attributes.get("ai.response.model")) or text(attributes.get("ai.model.id")),
+        **sampling(settings),
+        **logged_tokens(attributes),
+    )
+    return Findings("llm", agent, call=call)

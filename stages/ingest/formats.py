@@ -1,0 +1,132 @@
+"""Which formats there are, and which of them a file is in, by what it holds.
+
+A format is a module with
+
+- `NAME`, as `--format` takes it and as a row's `source` says (`ingest:NAME`);
+- `recognises(value, shape)`: whether the first value of a file looks like it;
+- `read(value, where)`: the spans, scores and refusals of one value;
+- optionally `SPLIT`, keys of lists by which a large object is read item after item, and `WHOLE = True` where an array
+  is one value rather than many.
+
+Other packages add formats by an entry point of the group `mmgrpo.trace_formats` that names such a module.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from functools import cache
+from importlib import metadata
+from typing import Any, Protocol, cast
+
+from schemas.errors import DataError, RecipeError
+from stages.ingest.normal import Item, Refused
+from stages.ingest.read import Shape, Value, read_values
+
+GROUP = "mmgrpo.trace_formats"
+BUILT_IN = ("otlp_json", "otel_spans", "tau_bench")
+"""In the order in which they are tried: what is told apart by one odd key comes before what is told by common ones."""
+AUTO = "auto"
+
+
+class Format(Protocol):
+    """See the module's text."""
+
+    NAME: str
+
+    def recognises(self, value: Any, shape: Shape) -> bool:
+        """Whether a file that begins with this value is in this format."""
+
+    def read(self, value: Any, where: str) -> Iterator[Item]:
+        """What one value of a file holds."""
+
+
+@cache
+def formats() -> dict[str, Format]:
+    """All formats by name: those of other packages first, then the built-in ones.
+
+    Raises:
+        RecipeError: when another package's format cannot be imported or is none.
+    """
+    found: dict[str, Format] = {}
+    for entry in metadata.entry_points(group=GROUP):
+        try:
+            found[entry.name] = _checked(entry.load(), entry.name)
+        except Exception as error:
+            raise RecipeError(f"the trace format '{entry.name}' of {entry.value} cannot be used: {error}") from error
+    for name in BUILT_IN:
+        found.setdefault(name, cast("Format", importlib.import_module(f"stages.ingest.{name}")))
+    return found
+
+
+def _checked(module: Any, name: str) -> Format:
+    lacking = [part for part in ("NAME", "recognises", "read") if not hasattr(module, part)]
+    if lacking or name != module.NAME:
+        raise TypeError(f"it lacks {', '.join(lacking)}" if lacking else f"its NAME is '{module.NAME}', not '{name}'")
+    return cast("Format", module)
+
+
+def format_named(name: str) -> Format:
+    """The format of a name.
+
+    Raises:
+        RecipeError: when there is none; lists those there are.
+    """
+    known = formats()
+    if name not in known:
+        raise RecipeError(f"there is no trace format '{name}'; there are {', '.join(sorted(known))}, and '{AUTO}'")
+    return known[name]
+
+
+def recognise(address: str) -> Format | Refused:
+    """The format of a file, by its first value that can be read."""
+    first: Refused | None = None
+    for value in read_values(address, _all_splits()):
+        if isinstance(value, Value):
+            return _format_of(value) or Refused("unknown_format", _shown(value.value), address)
+        first = first or value
+    return first or Refused("empty", "the file holds no value", address)
+
+
+def _all_splits() -> tuple[str, ...]:
+    return tuple(dict.fromkeys(key for known in formats().values() for key in getattr(known, "SPLIT", ())))
+
+
+def _format_of(value: Value) -> Format | None:
+    return next((known for known in formats().values() if known.recognises(value.value, value.shape)), None)
+
+
+def _shown(value: Any) -> str:
+    what = (
+        f"an object with the keys {', '.join(map(str, list(value)[:8]))}"
+        if isinstance(value, dict)
+        else str(type(value).__name__)
+    )
+    return f"its first value is {what}, which no format is known by; name it with --format"
+
+
+def read_items(address: str, known: Format) -> Iterator[Item]:
+    """The items of a file in a format. A value that the format's reader stumbles over is refused, and the rest read."""
+    values = read_values(address, getattr(known, "SPLIT", ()))
+    for value in _gathered(values, address) if getattr(known, "WHOLE", False) else values:
+        if isinstance(value, Refused):
+            yield value
+            continue
+        try:
+            yield from known.read(value.value, value.where)
+        except DataError as error:
+            yield Refused("broken", str(error), value.where)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
+            yield Refused("broken", f"{type(error).__name__}: {error}", value.where)
+
+
+def _gathered(values: Iterator[Value | Refused], address: str) -> Iterator[Value | Refused]:
+    """All items of an array as one value; what stands alone, or on lines, as it is."""
+    items: list[Any] = []
+    for value in values:
+        if isinstance(value, Value) and value.shape == "array":
+            items.append(value.value)
+        else:
+            yield value
+    if items:
+        yield Value(items, "array", address)

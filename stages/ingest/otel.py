@@ -1,0 +1,125 @@
+"""OpenTelemetry spans, however a file lays them out, by the conventions that their attributes follow.
+
+`conventions` says which attributes mean what; this file puts their findings together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stages.ingest import conventions_genai, conventions_openinference, conventions_vercel
+from stages.ingest.conventions import Findings
+from stages.ingest.normal import Item, Refused, Score, Span
+from stages.ingest.values import identity, integer, nanoseconds, number, text, unpacked
+
+EVALUATION = "gen_ai.evaluation.result"
+_USERS = ("user.id", "enduser.id", "gen_ai.user.id")
+_EXAMPLES = ("mmgrpo.example_id", "dataset.example.id", "dataset_item_id")
+
+
+@dataclass(frozen=True, slots=True)
+class RawEvent:
+    """An event of a span."""
+
+    name: str
+    attributes: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RawSpan:
+    """A span as a file has it: ids and times not read yet, attributes as a flat dictionary."""
+
+    trace: Any
+    span: Any
+    parent: Any
+    name: str
+    start: Any
+    end: Any
+    failed: bool
+    message: Any
+    attributes: Mapping[str, Any]
+    events: Sequence[RawEvent]
+    scope: str
+    where: str
+
+
+def items_of(raw: RawSpan) -> Iterator[Item]:
+    """The span in normal form, and the evaluations among its events; or why it is none."""
+    trace, span = identity(raw.trace), identity(raw.span)
+    if trace is None or span is None:
+        yield Refused("no_trace_id" if trace is None else "no_span_id", f"the span '{raw.name}' has none", raw.where)
+        return
+    found = _findings(raw)
+    attributes = raw.attributes
+    yield Span(
+        trace=trace,
+        span=span,
+        parent=identity(raw.parent),
+        kind=found.kind or "other",
+        name=raw.name,
+        start=nanoseconds(raw.start),
+        end=nanoseconds(raw.end),
+        error=_error(raw),
+        agent=found.agent,
+        signature=text(unpacked(attributes.get("signature"))),
+        module=text(attributes.get("mmgrpo.module")),
+        invocation_index=integer(attributes.get("mmgrpo.invocation_index")),
+        attempt=integer(attributes.get("mmgrpo.attempt")),
+        policy=text(attributes.get("mmgrpo.policy")),
+        inputs=found.inputs,
+        outputs=found.outputs,
+        call=found.call,
+        example=_first(attributes, _EXAMPLES),
+        user=_first(attributes, _USERS),
+        metadata=_metadata(attributes),
+        where=raw.where,
+    )
+    for event in raw.events:
+        if event.name == EVALUATION:
+            yield _score(event.attributes, trace, span, raw)
+
+
+def _findings(raw: RawSpan) -> Findings:
+    """What the first convention says that knows the span, the others filling in what it leaves open."""
+    found = Findings()
+    for convention in (conventions_openinference, conventions_vercel, conventions_genai):
+        found = found.filled(convention.findings(raw.name, raw.attributes, raw.events, raw.scope))
+    return found if found.call is None or found.kind == "llm" else found.without_call()
+
+
+def _error(raw: RawSpan) -> str | None:
+    if not raw.failed:
+        return None
+    for event in raw.events:
+        if event.name == "exception":
+            said = event.attributes.get("exception.message") or event.attributes.get("exception.type")
+            return str(raw.message or said or "exception")
+    return str(raw.message or raw.attributes.get("error.type") or "failed")
+
+
+def _score(attributes: Mapping[str, Any], trace: str, span: str, raw: RawSpan) -> Score:
+    """An evaluation of the span that carries it; of the whole trace where that is the root."""
+    return Score(
+        trace=trace,
+        name=text(attributes.get("gen_ai.evaluation.name")) or "evaluation",
+        value=number(attributes.get("gen_ai.evaluation.score.value")),
+        span=None if identity(raw.parent) is None else span,
+        source=text(attributes.get("gen_ai.evaluation.evaluator")),
+        where=raw.where,
+    )
+
+
+def _first(attributes: Mapping[str, Any], names: Sequence[str]) -> str | None:
+    return next((str(attributes[name]) for name in names if attributes.get(name) not in (None, "")), None)
+
+
+def _metadata(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """What the program's author added: attributes of no convention, and those of OpenInference's `metadata`."""
+    own = unpacked(attributes.get("metadata"))
+    return {
+        **{name: value for name, value in attributes.items() if name.startswith(("app.", "ai.telemetry.metadata."))},
+        **({"session": attributes["session.id"]} if text(attributes.get("session.id")) else {}),
+        **(own if isinstance(own, Mapping) else {}),
+    }

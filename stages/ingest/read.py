@@ -1,0 +1,239 @@
+"""Files of traces as JSON values, one at a time: JSON, JSON lines and Parquet, plain, gzip or zstd, from any address.
+
+What a file is, is seen from its bytes, never from its name. What cannot be read is handed out as `Refused`, and what
+stands beside it is read all the same.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO, Any, Literal
+
+import fsspec
+import ijson
+import orjson
+import zstandard
+
+from schemas.errors import DataError
+from stages.ingest.normal import Refused
+
+WHOLE = 64 << 20
+"""A document of at most so many bytes is parsed at once; of a larger one, item after item."""
+LINE = 256 << 20
+"""Longest line of JSON lines, in bytes."""
+_GZIP, _ZSTD, _PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"
+Shape = Literal["object", "array", "lines", "rows"]
+"""Where a value stood: alone in its file, in an array, on a line of its own, or in a table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One JSON value of a file."""
+
+    value: Any
+    shape: Shape
+    where: str
+
+
+def find_files(address: str) -> list[str]:
+    """The files that an address names: itself, all below a folder, or what a pattern matches; sorted.
+
+    Args:
+        address: a path, a pattern with `*`, or any address that fsspec knows (`s3://…`, `gs://…`, …).
+
+    Raises:
+        DataError: when there is none.
+    """
+    try:
+        system, path = fsspec.core.url_to_fs(address)
+        if any(mark in path for mark in "*?["):
+            found = [name for name in system.glob(path) if system.isfile(name)]
+        elif system.isdir(path):
+            found = [name for name in system.find(path) if not name.rsplit("/", 1)[-1].startswith(".")]
+        else:
+            found = [path] if system.exists(path) else []
+    except (OSError, ValueError, ImportError) as error:
+        raise DataError(f"{address}: {error}") from None
+    if not found:
+        raise DataError(f"{address}: no file there. Name a file, a folder, or a pattern in quotes")
+    return sorted(system.unstrip_protocol(name) if "://" in address else name for name in found)
+
+
+def read_values(address: str, split: tuple[str, ...] = ()) -> Iterator[Value | Refused]:
+    """The values of one file, in order.
+
+    Args:
+        address: of the file.
+        split: keys below which a large object holds the list that it is made of: the object is handed out once for
+            each item, with the item alone in that list, and without its other keys.
+    """
+    try:
+        with fsspec.open(address, "rb") as raw:
+            start = raw.read(4)
+            raw.seek(0)
+            if start == _PARQUET:
+                yield from _rows(raw, address)
+            else:
+                yield from _values(_plain(raw, start), address, split)
+    except (OSError, EOFError, zstandard.ZstdError) as error:
+        yield Refused("not_readable", str(error), address)
+
+
+def _plain(raw: IO[bytes], start: bytes) -> io.BufferedReader:
+    if start[:2] == _GZIP:
+        return io.BufferedReader(gzip.GzipFile(fileobj=raw))
+    if start == _ZSTD:
+        stream = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+        return io.BufferedReader(stream)
+    return io.BufferedReader(raw)  # type: ignore[arg-type]
+
+
+def _rows(raw: IO[bytes], address: str) -> Iterator[Value | Refused]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        number = 0
+        for batch in pq.ParquetFile(raw).iter_batches(batch_size=256):
+            for row in batch.to_pylist():
+                number += 1
+                yield Value(row, "rows", f"{address}, row {number}")
+    except pa.ArrowException as error:
+        yield Refused("not_readable", str(error).splitlines()[0], address)
+
+
+def _values(stream: io.BufferedReader, address: str, split: tuple[str, ...]) -> Iterator[Value | Refused]:
+    head = _skip_space(stream)
+    if not head:
+        yield Refused("empty", "the file is empty", address)
+    elif head[:1] == b"[":
+        yield from _array(stream, address)
+    elif head[:1] != b"{":
+        yield from _lines(stream, address)
+    else:
+        first = stream.readline(LINE)
+        if _is_json(first):
+            rest = _skip_space(stream)
+            if rest:
+                yield from _lines(_Chained(first, stream), address)
+            else:
+                yield Value(_parse(first), "object", address)
+        else:
+            yield from _object(_Chained(first, stream), address, split)
+
+
+def _skip_space(stream: io.BufferedReader) -> bytes:
+    """What stands next in a stream, behind a byte order mark and white space; empty at the end."""
+    while head := stream.peek(64):
+        if head.startswith(b"\xef\xbb\xbf"):
+            stream.read(3)
+            continue
+        bare = head.lstrip()
+        if bare:
+            stream.read(len(head) - len(bare))
+            return bare
+        stream.read(len(head))
+    return b""
+
+
+class _Chained(io.RawIOBase):
+    """Bytes that were read already, then the rest of the stream."""
+
+    def __init__(self, first: bytes, rest: io.BufferedReader) -> None:
+        self._first, self._rest = io.BytesIO(first), rest
+
+    def read(self, size: int = -1) -> bytes:
+        if size < 0:
+            return self._first.read() + self._rest.read()
+        return self._first.read(size) or self._rest.read(size)
+
+    def readline(self, size: int | None = -1) -> bytes:
+        return self._first.readline() or self._rest.readline(size if size is not None else -1)
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        _parse(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _parse(text: bytes) -> Any:
+    """A JSON value; also one with NaN or with half of a surrogate pair, which strict parsers refuse.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        try:
+            return json.loads(text)
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
+
+
+def _lines(stream: Any, address: str) -> Iterator[Value | Refused]:
+    number = 0
+    while line := stream.readline(LINE):
+        number += 1
+        where = f"{address}, line {number}"
+        if not line.strip():
+            continue
+        try:
+            yield Value(_parse(line), "lines", where)
+        except ValueError as error:
+            yield Refused("not_json", str(error), where)
+
+
+def _array(stream: io.BufferedReader, address: str) -> Iterator[Value | Refused]:
+    start = stream.read(WHOLE)
+    if not stream.peek(1):
+        try:
+            whole = _parse(start)
+        except ValueError:
+            pass
+        else:
+            yield from (Value(item, "array", f"{address}, item {place + 1}") for place, item in enumerate(whole))
+            return
+    items = _items(_Chained(start, stream), "item", address)
+    yield from (item if isinstance(item, Refused) else Value(item[0], "array", item[1]) for item in items)
+
+
+def _object(stream: _Chained, address: str, split: tuple[str, ...]) -> Iterator[Value | Refused]:
+    start = stream.read(WHOLE)
+    while (more := stream.read(WHOLE - len(start))) if len(start) < WHOLE else b"":
+        start += more
+    rest = stream.read(1)
+    refusal = ""
+    if not rest:
+        try:
+            value = _parse(start)
+        except ValueError as error:
+            refusal = str(error)
+        else:
+            yield Value(value, "object", address)
+            return
+    if not split:
+        reason = refusal or f"one object of more than {WHOLE >> 20} MiB, of a format that is read whole"
+        yield Refused("not_json" if refusal else "too_large", reason, address)
+        return
+    key = next((name for name in split if f'"{name}"'.encode() in start), split[0])
+    for item in _items(_Chained(start + rest, io.BufferedReader(stream)), f"{key}.item", address):
+        yield item if isinstance(item, Refused) else Value({key: [item[0]]}, "object", item[1])
+
+
+def _items(stream: _Chained, prefix: str, address: str) -> Iterator[tuple[Any, str] | Refused]:
+    """The items of a list in a document, one at a time; where the document breaks off, what came before is kept."""
+    place = 0
+    try:
+        for item in ijson.items(stream, prefix, use_float=True):
+            place += 1
+            yield item, f"{address}, item {place}"
+    except (ijson.JSONError, ijson.IncompleteJSONError, UnicodeDecodeError) as error:
+        yield Refused("not_json", f"after item {place}: {str(error).splitlines()[0]}", address)
