@@ -91,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--port", type=_count, default=8000, help="port to listen at (default 8000)")
     serve.add_argument("--print", action="store_true", dest="only_print", help="print the command, start nothing")
     _study_command(commands)
+    _ingest_command(commands)
     _run_command(commands, "verify", "check every byte of a run against its manifests")
     lineage = _run_command(commands, "lineage", "which rollouts trained an adapter; what came of a rollout")
     lineage.add_argument(
@@ -129,6 +130,21 @@ def _study_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     parser = commands.add_parser("study", help=text, description=f"{text[0].upper()}{text[1:]}.")
     parser.add_argument("study", type=Path, help="a study file (TOML)")
     parser.add_argument("--study-dir", type=Path, metavar="D", help="the study's folder (default: runs/NAME)")
+    _settings(parser)
+
+
+def _ingest_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "logged traces become a snapshot: the tables that a rollout stage writes"
+    parser = commands.add_parser("ingest", help=text, description=f"{text[0].upper()}{text[1:]}.")
+    parser.add_argument("recipe", type=Path, help="a recipe file (TOML): the program's inputs, and [ingest]")
+    parser.add_argument("addresses", nargs="+", metavar="TRACES", help="files, folders, patterns in quotes, or URLs")
+    parser.add_argument(
+        "--format", default="auto", metavar="F", help="of all files (default: seen from what they hold)"
+    )
+    parser.add_argument("--snapshots", type=Path, default=Path("snapshots"), metavar="D", help="folder of snapshots")
+    parser.add_argument(
+        "--suggest-modules", action="store_true", help="print rules for the calls that no module is known for, and stop"
+    )
     _settings(parser)
 
 

@@ -114,6 +114,22 @@ def do_serve(options: argparse.Namespace) -> int:
     return 0
 
 
+def do_ingest(options: argparse.Namespace) -> int:
+    """`mmgrpo ingest RECIPE TRACES…`."""
+    from pipeline.ingesting import Wanted, account_of, ingest, suggest_modules
+
+    loaded, execution = load_recipe(options.recipe, options.set), load_execution(options.execution, options.exec)
+    reporter = Reporter(execution.progress)
+    wanted = Wanted(tuple(options.addresses), options.format)
+    if options.suggest_modules:
+        print(suggest_modules(loaded, wanted, options.snapshots, reporter), end="")
+        return 0
+    found, made = ingest(loaded, execution, wanted, options.snapshots, reporter)
+    print(account_of(found))
+    print(f"Snapshot: {found.path}" if made else f"Snapshot: {found.path}, which holds exactly these traces already")
+    return 0
+
+
 def do_verify(options: argparse.Namespace) -> int:
     """`mmgrpo verify RUN`."""
     from pipeline.verify import verify

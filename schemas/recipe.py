@@ -21,6 +21,7 @@ from schemas.recipe_data import (
     ProgramSection,
     RolloutSection,
 )
+from schemas.recipe_ingest import IngestSection
 from schemas.recipe_prompts import PromptsSection
 from schemas.recipe_teachers import RejectionSection, TeacherName, TeacherSection
 from schemas.recipe_training import AdapterSection, TrainSection
@@ -62,6 +63,7 @@ class Recipe(Section):
     metric: MetricSection = MetricSection()
     lms: dict[str, OtherLM] = {}
     examples: ExamplesSection
+    ingest: IngestSection = IngestSection()
     prompts: PromptsSection = PromptsSection()
     rollout: RolloutSection = RolloutSection()
     teachers: dict[TeacherName, TeacherSection] = {}

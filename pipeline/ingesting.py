@@ -1,0 +1,241 @@
+"""`mmgrpo ingest`: files of traces become a snapshot, addressed by what is in it."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.jobs import key_of
+from pipeline.progress import Reporter
+from pipeline.provenance import provenance
+from pipeline.recipes import LoadedRecipe
+from pipeline.store import PartialArtifact, Store
+from pipeline.texttable import cell
+from schemas.errors import DataError
+from schemas.execution import Execution
+from schemas.manifest import TELEMETRY
+from stages.contract import Artifact
+from stages.ingest import snapshot
+from stages.ingest.assemble import Assembler
+from stages.ingest.formats import AUTO, Format, format_named, read_items, recognise
+from stages.ingest.modules import Place, as_toml, place_of, suggest
+from stages.ingest.normal import Refused
+from stages.ingest.read import find_files
+from stages.ingest.spool import Spool
+from stages.ingest.tokens import Encoder
+from stages.ingest.tree import Tree, grow
+
+if TYPE_CHECKING:
+    from stages.engines.models import BaseModel
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be read."""
+
+    addresses: tuple[str, ...]
+    """Files, folders, patterns, of any kind that fsspec knows."""
+    format: str = AUTO
+    """Of all files, or `auto`."""
+
+
+@dataclass
+class Sources:
+    """What was read from where."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    """Format by file; "" for one that was refused."""
+    refused: list[Refused] = field(default_factory=list)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Refusals by reason."""
+        return dict(sorted(Counter(item.reason for item in self.refused).items()))
+
+
+def read_all(wanted: Wanted, spool: Spool, reporter: Reporter) -> Sources:
+    """Read every file into the spool.
+
+    Raises:
+        RecipeError: for an unknown format.
+        DataError: for an address without a file.
+    """
+    sources = Sources()
+    given = None if wanted.format == AUTO else format_named(wanted.format)
+    files = list(dict.fromkeys(file for address in wanted.addresses for file in find_files(address)))
+    for number, file in enumerate(files, start=1):
+        known: Format | Refused = given or recognise(file)
+        sources.files[file] = "" if isinstance(known, Refused) else known.NAME
+        if isinstance(known, Refused):
+            sources.refused.append(known)
+            continue
+        for item in read_items(file, known):
+            refused = item if isinstance(item, Refused) and item.trace is None else spool.add(item, known.NAME)
+            if isinstance(item, Refused):
+                refused = item
+            if refused is not None:
+                sources.refused.append(refused)
+        reporter.update(number, len(files), "files", {"spans": spool.spans})
+    return sources
+
+
+def ingest(
+    loaded: LoadedRecipe, execution: Execution, wanted: Wanted, folder: Path, reporter: Reporter
+) -> tuple[Artifact, bool]:
+    """Make the snapshot of what the addresses hold, or find it; says whether it was made.
+
+    Args:
+        loaded: the recipe: what the program's inputs are, and how traces are read.
+        execution: settings of the machine.
+        wanted: which files.
+        folder: of snapshots.
+        reporter: where progress goes.
+
+    Raises:
+        RecipeError, DataError: as reading them does; when nothing in them is a rollout of the program.
+    """
+    started, clock = datetime.now(UTC), time.monotonic()
+    base = _base(loaded, execution)
+    with _spooled(folder) as spool:
+        reporter.start("reading traces")
+        sources = read_all(wanted, spool, reporter)
+        reporter.stop()
+        _tell(sources, reporter)
+        if not spool.spans:
+            raise DataError(f"no trace in {', '.join(wanted.addresses)}: {_first(sources)}")
+        params = {
+            "traces": content_digest(spool.traces()),
+            "base": {"tokenizer": base.tokenizer, "template": base.template},
+        }
+        payload = _payload(loaded, params)
+        key, store = key_of(payload), Store(folder)
+        if (found := store.find(snapshot.NAME, key)) is not None:
+            return found, False
+        reporter.start("making the snapshot")
+        try:
+            with store.begin(snapshot.NAME, key, reporter) as out:
+                sizes = snapshot.Sizes(count, spool.spans)
+                metrics = snapshot.build(spool.traces(), sizes, _assembler(loaded, base), loaded.recipe, out)
+                _keep_sources(sources, out)
+                made = provenance(started, time.monotonic() - clock)
+                artifact = out.finish(
+                    stage=snapshot.NAME,
+                    version=snapshot.VERSION,
+                    key=key,
+                    payload=payload,
+                    metrics=metrics,
+                    provenance=made,
+                )
+        finally:
+            reporter.stop()
+        return artifact, True
+
+
+def suggest_modules(loaded: LoadedRecipe, wanted: Wanted, folder: Path, reporter: Reporter) -> str:
+    """Rules, as TOML, for the calls that no module is known for."""
+    from stages.programs.load import load_program
+
+    program = load_program(loaded.recipe, loaded.root)
+    with _spooled(folder) as spool:
+        read_all(wanted, spool, reporter)
+        places = _nameless(spool, loaded)
+        return as_toml(suggest(places, None if program.modules is None else list(program.modules)))
+
+
+def _nameless(spool: Spool, loaded: LoadedRecipe) -> Iterator[Place]:
+    from stages.ingest.modules import module_of
+
+    for trace in spool.traces():
+        tree = grow(trace.spans)
+        if isinstance(tree, Tree):
+            for span in tree.calls():
+                if span.call is not None and module_of(span, tree, loaded.recipe.ingest)[0] is None:
+                    yield place_of(span, tree)
+
+
+def _base(loaded: LoadedRecipe, execution: Execution) -> BaseModel:
+    from stages.engines.models import resolve_base
+
+    return resolve_base(loaded.recipe.model.base, loaded.root, Path(execution.cache) if execution.cache else None)
+
+
+def _assembler(loaded: LoadedRecipe, base: BaseModel) -> Assembler:
+    from stages.engines.models import eos_ids, load_tokenizer
+
+    encoder = Encoder(load_tokenizer(base), frozenset(eos_ids(base)))
+    digests = {"tokenizer": base.tokenizer, "template": base.template}
+    return Assembler(loaded.recipe.examples.inputs, loaded.recipe.ingest, encoder, digests)
+
+
+def _payload(loaded: LoadedRecipe, params: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "stage": snapshot.NAME,
+        "stage_version": snapshot.VERSION,
+        "recipe": snapshot.recipe_slice(loaded.recipe),
+        "params": params,
+        "inputs": {},
+    }
+
+
+@contextmanager
+def _spooled(folder: Path) -> Iterator[Spool]:
+    """A spool beside the snapshots, where there is room for them, that is gone afterwards."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".spool-", dir=folder) as scratch:
+        yield Spool(Path(scratch) / "items")
+
+
+def _tell(sources: Sources, reporter: Reporter) -> None:
+    """Say what each kind of file was taken for, and what could not be read."""
+    for name, count in sorted(Counter(sources.files.values()).items()):
+        first = next(file for file, format_name in sources.files.items() if format_name == name)
+        more = f" and {count - 1} more" if count > 1 else ""
+        reporter.note(f"{name or 'refused'}: {first}{more}")
+    for reason, count in sources.counts.items():
+        refused = next(item for item in sources.refused if item.reason == reason)
+        reporter.note(f"not read, {reason}: {count}, the first {refused.where}: {cell(refused.detail)}")
+
+
+def _first(sources: Sources) -> str:
+    if not sources.refused:
+        return "they hold no span"
+    return f"{sources.refused[0].where}: {sources.refused[0].detail}"
+
+
+def _keep_sources(sources: Sources, out: PartialArtifact) -> None:
+    """Where the traces came from, beside the snapshot: which files they were cut into is no part of what it is."""
+    refused = [[item.reason, item.where, item.detail] for item in sources.refused]
+    draft = out.scratch / "sources.json"
+    draft.write_text(json.dumps({"files": sources.files, "refused": refused}, indent=1) + "\n", encoding="utf-8")
+    out.commit_shard(f"{TELEMETRY}sources.json", draft)
+
+
+def account_of(artifact: Artifact) -> str:
+    """What a snapshot holds, in a few lines: how much, how far it can be trusted, and what was left out."""
+    figures = artifact.manifest.metrics
+    lines = [
+        f"{figures['traces']} traces: {figures['rollouts']} rollouts of {figures['examples']} examples, "
+        f"{figures['examples_with_siblings']} of them with two or more; {figures['invocations']} calls"
+    ]
+    for name, what in _ACCOUNT.items():
+        if figures[name]:
+            lines.append(f"{what}: " + ", ".join(f"{key} {count}" for key, count in figures[name].items()))
+    return "\n".join(lines)
+
+
+_ACCOUNT = {
+    "modules": "calls by module",
+    "fidelity": "calls by fidelity",
+    "fidelity_reasons": "why they are not exact",
+    "no_reward": "rollouts without a reward",
+    "left_out_traces": "traces left out",
+    "left_out_calls": "calls left out",
+}

@@ -1,0 +1,116 @@
+"""How far a logged call can be trusted, and its tokens: as logged, or made from its text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from stages.engines.texts import encode_chat, encode_completion
+from stages.ingest.normal import Call
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+FINISH = {
+    "stop": "stop",
+    "end_turn": "stop",
+    "eos": "stop",
+    "stop_sequence": "stop",
+    "completed": "stop",
+    "length": "length",
+    "max_tokens": "length",
+    "max_output_tokens": "length",
+    "MAX_TOKENS": "length",
+    "STOP": "stop",
+}
+NO_COMPLETION, TOOLS, REASONING = "no_completion", "tool_calls", "hidden_reasoning"
+OTHER_CONTENT, NOT_ENCODED, NOT_RENDERED = "no_text_content", "not_encoded", "not_rendered"
+DECODE = "ids_do_not_decode"
+LENGTHS, VOCABULARY = "lengths_differ", "ids_out_of_vocabulary"
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A call's tokens. `reason` says why it is not of a better fidelity."""
+
+    fidelity: Literal["exact", "ids", "text", "partial"]
+    reason: str | None = None
+    prompt_ids: tuple[int, ...] | None = None
+    completion_ids: tuple[int, ...] | None = None
+    logprobs: tuple[float, ...] | None = None
+    finish: Literal["stop", "length", "error"] = "error"
+
+
+class Encoder:
+    """Reads logged tokens, and makes them from texts, with the student's tokenizer and template."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, eos: frozenset[int]) -> None:
+        self._tokenizer, self._eos = tokenizer, eos
+        self._size = len(tokenizer)
+
+    def tokens(self, call: Call, policy: str | None) -> Tokens:
+        """The tokens of a call.
+
+        Args:
+            call: as logged.
+            policy: digest of the policy that it was sampled from, where the log says.
+        """
+        if call.completion is None and not call.completion_ids:
+            return Tokens("partial", NO_COMPLETION)
+        if call.prompt_ids and call.completion_ids:
+            return self._logged(call, policy)
+        return self._of_text(call)
+
+    def _logged(self, call: Call, policy: str | None) -> Tokens:
+        prompt, completion = call.prompt_ids or (), call.completion_ids or ()
+        if max(*prompt, *completion) >= self._size:
+            return Tokens("partial", VOCABULARY)
+        if call.completion is not None and not self._gives(completion, call.completion):
+            return Tokens("partial", DECODE)
+        finish = self._finish(call, completion)
+        if call.logprobs is not None and len(call.logprobs) != len(completion):
+            return Tokens("ids", LENGTHS, prompt, completion, None, finish)
+        known = call.logprobs is not None and call.logprob_kind is not None and policy is not None
+        if known:
+            return Tokens("exact", None, prompt, completion, call.logprobs, finish)
+        reason = "no_logprobs" if call.logprobs is None else "no_policy" if policy is None else "logprob_kind_unknown"
+        return Tokens("ids", reason, prompt, completion, None, finish)
+
+    def _gives(self, ids: Sequence[int], text: str) -> bool:
+        """Whether ids decode to a text, up to the white space at its ends that servers strip."""
+        return bool(self._tokenizer.decode(ids, skip_special_tokens=True).strip() == text.strip())
+
+    def _finish(self, call: Call, completion: Sequence[int]) -> Literal["stop", "length"]:
+        return "stop" if completion[-1] in self._eos or FINISH.get(call.finish_reason or "") == "stop" else "length"
+
+    def _of_text(self, call: Call) -> Tokens:
+        if reason := _more_than_text(call):
+            return Tokens("partial", reason)
+        finish: Any = FINISH.get(call.finish_reason or "stop", "stop")
+        try:
+            prompt = encode_chat(
+                self._tokenizer,
+                [{"role": str(said["role"]), "content": str(said["content"])} for said in call.messages],
+            )
+        except Exception:  # noqa: BLE001 - a template may refuse messages in any way
+            return Tokens("partial", NOT_RENDERED)
+        completion = encode_completion(self._tokenizer, call.completion or "", ended=finish == "stop")
+        if not completion:
+            return Tokens("partial", NOT_ENCODED if call.completion else NO_COMPLETION)
+        return Tokens("text", "no_ids", prompt, completion, None, finish)
+
+
+def _more_than_text(call: Call) -> str | None:
+    """Why a call's text alone does not say what the model was sent or wrote."""
+    if (
+        call.tool_calls
+        or call.tools
+        or any(said.get("tool_calls") or said.get("role") == "tool" for said in call.messages)
+    ):
+        return TOOLS
+    if call.reasoning or any(said.get("reasoning") for said in call.messages):
+        return REASONING
+    if any(said.get("other_content") for said in call.messages):
+        return OTHER_CONTENT
+    return None
