@@ -25,6 +25,7 @@ from schemas.manifest import TELEMETRY
 from stages.contract import Artifact
 from stages.ingest import snapshot
 from stages.ingest.assemble import Assembler
+from stages.ingest.content import content_of
 from stages.ingest.formats import AUTO, Format, format_named, read_items, recognise
 from stages.ingest.modules import Place, as_toml, place_of, suggest
 from stages.ingest.normal import Refused
@@ -111,10 +112,8 @@ def ingest(
         _tell(sources, reporter)
         if not spool.spans:
             raise DataError(f"no trace in {', '.join(wanted.addresses)}: {_first(sources)}")
-        params = {
-            "traces": content_digest(spool.traces()),
-            "base": {"tokenizer": base.tokenizer, "template": base.template},
-        }
+        traces, count = content_of(spool.traces())
+        params = {"traces": traces, "base": {"tokenizer": base.tokenizer, "template": base.template}}
         payload = _payload(loaded, params)
         key, store = key_of(payload), Store(folder)
         if (found := store.find(snapshot.NAME, key)) is not None:

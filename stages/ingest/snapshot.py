@@ -60,7 +60,7 @@ class Sizes:
     spans: int
 
 
-def build(traces: Iterable[Trace], spans: int, assembler: Assembler, recipe: Recipe, out: Out) -> dict[str, Any]:
+def build(traces: Iterable[Trace], sizes: Sizes, assembler: Assembler, recipe: Recipe, out: Out) -> dict[str, Any]:
     """Write `examples`, `rollouts`, `invocations`, `traces` and `left_out`, each a folder of Parquet files.
 
     Args:
