@@ -28,14 +28,15 @@ def load_state(folder: Path, recipe: Recipe) -> RunFile:
             f"{folder} holds the run of recipe '{state.name}', not '{recipe.name}'. Give another folder with --run-dir."
         )
     state = state.model_copy(update={"recipe": resolved})
-    return state if recipe.prompts.on else _without_prompts(state)
+    state = state if recipe.prompts.on else _without(state, "prompts")
+    return state if recipe.traces.snapshot else _without(state, "ingest")
 
 
-def _without_prompts(state: RunFile) -> RunFile:
-    """The state of a run whose recipe asks for no prompts any more: what was made with them is not of the run."""
-    if "prompts" not in state.setup:
+def _without(state: RunFile, stage: str) -> RunFile:
+    """The state of a run whose recipe asks for prompts, or names a snapshot, no more: what was made with it goes."""
+    if stage not in state.setup:
         return state
-    setup = {name: key for name, key in state.setup.items() if name != "prompts"}
+    setup = {name: key for name, key in state.setup.items() if name != stage}
     return state.model_copy(update={"setup": setup, **_nothing_behind(state, keep=1)})
 
 

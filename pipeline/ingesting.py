@@ -112,8 +112,8 @@ def ingest(
         _tell(sources, reporter)
         if not spool.spans:
             raise DataError(f"no trace in {', '.join(wanted.addresses)}: {_first(sources)}")
-        traces, count = content_of(spool.traces())
-        params = {"traces": traces, "base": {"tokenizer": base.tokenizer, "template": base.template}}
+        content = content_of(spool.traces())
+        params = {"traces": content.digest, "base": {"tokenizer": base.tokenizer, "template": base.template}}
         payload = _payload(loaded, params)
         key, store = key_of(payload), Store(folder)
         if (found := store.find(snapshot.NAME, key)) is not None:
@@ -121,8 +121,7 @@ def ingest(
         reporter.start("making the snapshot")
         try:
             with store.begin(snapshot.NAME, key, reporter) as out:
-                sizes = snapshot.Sizes(count, spool.spans)
-                metrics = snapshot.build(spool.traces(), sizes, _assembler(loaded, base), loaded.recipe, out)
+                metrics = snapshot.build(spool.traces(), content, _assembler(loaded, base), loaded.recipe, out)
                 _keep_sources(sources, out)
                 made = provenance(started, time.monotonic() - clock)
                 artifact = out.finish(

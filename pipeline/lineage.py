@@ -39,7 +39,8 @@ class Iteration:
     prompts: Artifact | None
     """The frozen prompts that its rollouts ran with; None for the program's own."""
     grouped_from: tuple[Artifact, ...]
-    """The rollout artifacts that its groups were made of: replayed ones, oldest first, its teachers', and its own."""
+    """The rollout artifacts that its groups were made of: the snapshot of traces, replayed ones, oldest first, its
+    teachers', and its own."""
     teachers: dict[str, Artifact] = field(default_factory=dict)
     """Its teachers' rollouts, by teacher."""
 
@@ -58,6 +59,7 @@ def iterations(folder: Path) -> list[Iteration]:
 
 def _iterations(run: RunFile, store: Store) -> Iterator[Iteration]:
     rolled: list[Artifact] = []
+    logged = [store.open("ingest", run.setup["ingest"])] if "ingest" in run.setup else []
     prompts = store.open("prompts", run.setup["prompts"]) if "prompts" in run.setup else None
     for index, stages in enumerate(run.iterations):
         parts = {name: store.open(stage_of(name), key) for name, key in stages.items()}
@@ -66,7 +68,7 @@ def _iterations(run: RunFile, store: Store) -> Iterator[Iteration]:
         rollout, group, train = (parts.get(stage) for stage in ("rollout", "group", "train"))
         scores = tuple(parts[name] for name in sorted(parts) if stage_of(name) == "logprobs")
         teachers = {name.partition(".")[2]: parts[name] for name in sorted(parts) if stage_of(name) == "teacher"}
-        grouped = grouped_from(group, rollout, [*rolled, *teachers.values()])
+        grouped = grouped_from(group, rollout, [*logged, *rolled, *teachers.values()])
         item = Iteration(index, rollout, group, scores, train, run.policies[index], after, prompts, grouped, teachers)
         yield item
         rolled += item.rolled

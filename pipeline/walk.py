@@ -17,6 +17,7 @@ from schemas.recipe import Recipe
 from stages import base, evaluate, examples, group, logprobs, program, prompts, rollout, train
 from stages.contract import Artifact
 from stages.examples import data_path
+from stages.ingest import snapshot
 from stages.training.needs import look, needs
 from stages.training.rejection import as_rejection, params_of
 
@@ -36,6 +37,8 @@ class Setup:
     base: dict[str, str]
     teachers: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What identifies each teacher of the recipe."""
+    traces: dict[str, Any] | None = None
+    """The params of the snapshot of traces that the recipe names."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +55,12 @@ class Policy:
 
 @dataclass(frozen=True)
 class Rolled:
-    """What the iterations so far have rolled: the student's artifacts, and those of its teachers."""
+    """What there is to train on: the artifacts of the student and its teachers so far, and what was logged before."""
 
     student: list[Artifact | None]
     teachers: list[Taught]
+    logged: Artifact | None = None
+    """The snapshot of traces."""
 
 
 def identify(recipe: Recipe, root: Path, cache: str | None) -> Setup:
@@ -69,6 +74,7 @@ def identify(recipe: Recipe, root: Path, cache: str | None) -> Setup:
     """
     from stages.engines.models import resolve_base
     from stages.grouping.rules import rules_of
+    from stages.ingest.snapshot import open_snapshot
     from stages.programs.load import identity_of, load_program
     from stages.training.naming import check_declared
     from stages.training.objective import objective_of
@@ -85,7 +91,8 @@ def identify(recipe: Recipe, root: Path, cache: str | None) -> Setup:
     model = resolve_base(recipe.model.base, root, Path(cache) if cache else None)
     parts = {"weights": model.weights, "tokenizer": model.tokenizer, "template": model.template}
     teachers = identify_teachers(recipe, root, program, model)
-    return Setup(data, identity, {"base": model.digest, **parts}, teachers)
+    traces = dict(open_snapshot(recipe, root)[1].payload["params"]) if recipe.traces.snapshot else None
+    return Setup(data, identity, {"base": model.digest, **parts}, teachers, traces)
 
 
 def _check_prompts(recipe: Recipe, program: Program) -> None:
@@ -98,6 +105,7 @@ def _check_prompts(recipe: Recipe, program: Program) -> None:
 
 def walk(recipe: Recipe, setup: Setup, iterations: int) -> Jobs:
     """Yield the jobs of a run in order; returns why the run ended early, or None."""
+    logged = (yield Job(snapshot, ("setup", "ingest"), setup.traces, {})) if setup.traces else None
     shared = yield from _setup(setup)
     start = shared["base"]
     first = start.manifest.metrics["policy"] if start else None
@@ -107,7 +115,7 @@ def walk(recipe: Recipe, setup: Setup, iterations: int) -> Jobs:
     every = recipe.run.evaluate_every
     if every:
         yield evaluation(shared, chain[0], 0, recipe.examples.dev)
-    rolled = Rolled([], [])
+    rolled = Rolled([], [], logged)
     scored = chain[0]
     for iteration in range(iterations):
         if iteration and recipe.prompts.due(iteration):
@@ -177,6 +185,8 @@ def _iteration(
     rolled.student.append((yield Job(rollout, slot("rollout"), params, artifacts, identities)))
     rolled.teachers.append((yield from _taught(recipe, setup, shared, chain, rolled)))
     rollouts = replayed(rolled.student, recipe.run.replay) | teacher_roles(rolled.teachers, recipe.run.replay)
+    if setup.traces is not None and iteration < recipe.traces.iterations:
+        rollouts["rollout.snapshot"] = rolled.logged
     grouped = yield Job(group, slot("group"), {"iteration": iteration}, {**rollouts, "policies": policy.holder})
     inputs = {"base": shared["base"], **rollouts, "group": grouped}
     rejecting = params_of(recipe, iteration)

@@ -40,7 +40,7 @@ def write_table(rows: pa.Table | pl.DataFrame | Sequence[dict[str, Any]], path: 
     Raises:
         ContractError: with every broken rule, its count and three sample keys. Nothing is written then.
     """
-    table = check_columns(_as_arrow(rows, spec, str(path)), spec, str(path))
+    table = check_columns(as_arrow(rows, spec, str(path)), spec, str(path))
     check_rows(table, spec, str(path))
     metadata = {NAME_KEY: spec.name.encode(), VERSION_KEY: str(spec.version).encode()}
     table = table.combine_chunks().cast(spec.schema).replace_schema_metadata(metadata)
@@ -128,7 +128,12 @@ def _read_file(path: Path, spec: TableSpec, names: list[str]) -> pa.Table:
         raise _unreadable(spec, path, error) from None
 
 
-def _as_arrow(rows: pa.Table | pl.DataFrame | Sequence[dict[str, Any]], spec: TableSpec, where: str) -> pa.Table:
+def as_arrow(rows: pa.Table | pl.DataFrame | Sequence[dict[str, Any]], spec: TableSpec, where: str) -> pa.Table:
+    """Rows of any kind as an Arrow table of the spec's types, nulls allowed everywhere.
+
+    Raises:
+        ContractError: for unknown columns and values of other types.
+    """
     if isinstance(rows, pa.Table):
         return rows
     if not isinstance(rows, Sequence):

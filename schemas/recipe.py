@@ -21,7 +21,7 @@ from schemas.recipe_data import (
     ProgramSection,
     RolloutSection,
 )
-from schemas.recipe_ingest import IngestSection
+from schemas.recipe_ingest import IngestSection, TracesSection
 from schemas.recipe_prompts import PromptsSection
 from schemas.recipe_teachers import RejectionSection, TeacherName, TeacherSection
 from schemas.recipe_training import AdapterSection, TrainSection
@@ -64,6 +64,7 @@ class Recipe(Section):
     lms: dict[str, OtherLM] = {}
     examples: ExamplesSection
     ingest: IngestSection = IngestSection()
+    traces: TracesSection = TracesSection()
     prompts: PromptsSection = PromptsSection()
     rollout: RolloutSection = RolloutSection()
     teachers: dict[TeacherName, TeacherSection] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from schemas.sections import VariableName
 from schemas.sections import Section, Share
@@ -63,3 +63,12 @@ class IngestSection(Section):
     key_env: VariableName | None = None
     """Environment variable of a secret that example ids are keyed with, so that they do not give an input away to
     whoever guesses it. Equal inputs keep equal ids under one secret; those of the rollout stage are not keyed."""
+
+
+class TracesSection(Section):
+    """Logged rollouts that are trained on beside the run's own."""
+
+    snapshot: str | None = None
+    """A snapshot's folder, relative to the recipe, as `mmgrpo ingest` names it."""
+    iterations: int = Field(default=1, ge=1)
+    """The first so many iterations group its rollouts with their own, by example, module and position."""

@@ -20,14 +20,13 @@ TRACES = TableSpec(
             column("scores", pa.string()),  # canonical JSON object, lists of numbers or nulls by name
             column("spans", pa.int32()),
             column("calls", pa.int32()),  # LM calls, those left out included
-            column("repeated", pa.int32()),  # spans that were logged more than once
             column("user", pa.string(), null=True),
             column("start", pa.int64(), null=True),  # nanoseconds since 1970
             column("metadata", pa.string(), null=True),  # canonical JSON object
         ]
     ),
     key=("trace",),
-    rules=(not_negative("spans"), not_negative("calls"), not_negative("repeated")),
+    rules=(not_negative("spans"), not_negative("calls")),
 )
 
 LEFT_OUT = TableSpec(

@@ -67,6 +67,8 @@ def _grouped_from(run: OpenRun, index: int) -> tuple[Artifact, ...]:
         if ((name == "rollout" and before < index) or stage_of(name) == "teacher")
         and (artifact := run.stage(before, name))
     ]
+    logged = run.store.find("ingest", run.state.setup.get("ingest", ""))
+    others = [logged, *others] if logged else others
     return grouped_from(run.stage(index, "group"), run.stage(index, "rollout"), others)
 
 

@@ -19,7 +19,19 @@ from schemas.recipe import Recipe
 from schemas.table import TableSpec
 from stages.contract import Artifact
 
-STAGES = ("examples", "program", "base", "prompts", "rollout", "teacher", "group", "logprobs", "train", "evaluate")
+STAGES = (
+    "ingest",
+    "examples",
+    "program",
+    "base",
+    "prompts",
+    "rollout",
+    "teacher",
+    "group",
+    "logprobs",
+    "train",
+    "evaluate",
+)
 """All stages, in the order in which a run meets them."""
 ITERATED = ("rollout", "group", "train")
 

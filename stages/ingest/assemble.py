@@ -48,6 +48,8 @@ class Assembled:
     rollout: dict[str, Any] | None = None
     invocations: list[dict[str, Any]] = field(default_factory=list)
     left_out: list[dict[str, Any]] = field(default_factory=list)
+    repeated: int = 0
+    """Spans that were a further record of one. No row tells of them: how often a trace was exported is no fact of it."""
     fidelity: list[tuple[str, str | None]] = field(default_factory=list)
     """(fidelity, reason) of each invocation."""
 
@@ -90,7 +92,7 @@ class Assembler:
         tree = grow(trace.spans)
         known = tree if isinstance(tree, Tree) else None
         values = values_of(trace.scores, known)
-        made = Assembled(_trace_row(trace, known, values))
+        made = Assembled(_trace_row(trace, known, values), repeated=known.repeated if known else 0)
         inputs: dict[str, Any] | str = inputs_of(tree, self._names, self._section) if isinstance(tree, Tree) else tree
         if known is not None and not known.calls():
             inputs = NO_CALLS
@@ -205,7 +207,6 @@ def _trace_row(trace: Trace, tree: Tree | None, values: dict[str, list[float | N
         "scores": canonical_json(values),
         "spans": len(spans),
         "calls": sum(span.kind == "llm" for span in spans),
-        "repeated": len(trace.spans) - len(spans),
         "user": users[0] if len(users) == 1 else None,
         "start": min(starts, default=None),
         "metadata": json_or_none({**(dict(root.metadata) if root else {}), **about} or None),

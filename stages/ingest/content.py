@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from schemas.canonical import canonical_json, digest
 from stages.ingest.assemble import Trace
+from stages.ingest.normal import Span
 from stages.ingest.tree import grow, plain
 
 
-def content_of(traces: Iterable[Trace]) -> tuple[str, int]:
-    """Digest over the traces, each by that of its spans and scores in normal form, and how many they are."""
-    found = sorted([trace.id, digest_of(trace)] for trace in traces)
-    return digest(found), len(found)
+@dataclass(frozen=True)
+class Content:
+    """A set of traces."""
+
+    digest: str
+    """Over the traces, each by that of its spans and scores in normal form."""
+    traces: int
+    spans: int
+    """Each counted once."""
 
 
-def digest_of(trace: Trace) -> str:
-    """Digest of one trace."""
-    tree = grow(trace.spans)
-    spans = (
-        [plain(span) for span in tree.spans.values()]
-        if not isinstance(tree, str)
-        else [plain(span) for span in trace.spans]
+def content_of(traces: Iterable[Trace]) -> Content:
+    """What a set of traces is."""
+    found, spans = [], 0
+    for trace in traces:
+        kept = _kept(trace.spans)
+        spans += len(kept)
+        scores = [[score.name, score.value, score.source, score.span] for score in trace.scores]
+        refused = sorted({item.reason for item in trace.refused})
+        whole = [sorted({canonical_json(item) for item in items}) for items in (kept, scores)]
+        found.append([trace.id, digest([trace.format, *whole, refused])])
+    return Content(digest(sorted(found)), len(found), spans)
+
+
+def _kept(records: Sequence[Span]) -> list[Any]:
+    tree = grow(records)
+    if not isinstance(tree, str):
+        return [plain(span) for span in tree.spans.values()]
+    return list(
+        {canonical_json(found): found for span in records if (found := plain(replace(span, where="")))}.values()
     )
-    scores = [[score.name, score.value, score.source, score.span] for score in trace.scores]
-    refused = sorted({item.reason for item in trace.refused})
-    kept = [sorted({canonical_json(item) for item in items}) for items in (spans, scores)]
-    return digest([trace.format, *kept, refused])

@@ -7,34 +7,82 @@ and written for itself, so that memory is bounded by the largest range.
 from __future__ import annotations
 
 import os
+import shutil
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from schemas.canonical import digest_file
 from schemas.errors import DataError, RecipeError
 from schemas.examples import EXAMPLES, example_row
-from schemas.parquet import write_table
+from schemas.execution import Execution
+from schemas.manifest import Manifest
+from schemas.pieces import PieceWriter
 from schemas.recipe import Recipe
 from schemas.rollouts import INVOCATIONS, ROLLOUTS
-from schemas.table import TableSpec
 from schemas.traces import LEFT_OUT, TRACES
-from stages.contract import Out
+from stages.contract import Inputs, Out
 from stages.ingest.assemble import Assembled, Assembler, Trace
+from stages.ingest.content import Content
 from stages.ingest.inputs import id_of, split_of
 
 NAME = "ingest"
 VERSION = 1
 RANGE = 100_000
 """Spans of a range of examples, about."""
+TABLES = (EXAMPLES, ROLLOUTS, INVOCATIONS, TRACES, LEFT_OUT)
 
 
 def recipe_slice(recipe: Recipe) -> dict[str, Any]:
     """What decides how traces become rows; the base model's digests stand in the params."""
     return {"ingest": recipe.ingest.model_dump(mode="json"), "examples": {"inputs": list(recipe.examples.inputs)}}
+
+
+def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[str, Any]:
+    """Take the snapshot that the recipe names into the run, byte for byte.
+
+    Raises:
+        RecipeError: when it was not made by this recipe's `[ingest]` and base, or is not there any more.
+        DataError: when its bytes are not those of its manifest.
+    """
+    folder, manifest = open_snapshot(recipe, inputs.root)
+    wanted = {"recipe": recipe_slice(recipe), "params": dict(inputs.params), "stage_version": VERSION}
+    if any(manifest.payload.get(name) != value for name, value in wanted.items()):
+        raise RecipeError(
+            f"traces.snapshot: {folder} was made with other settings of [ingest], other inputs or another base than "
+            "this recipe has: run `mmgrpo ingest` again and name the snapshot that it makes"
+        )
+    for name, entry in manifest.files.items():
+        draft = out.scratch / "taken"
+        shutil.copyfile(folder / name, draft)
+        if digest_file(draft) != entry.sha256:
+            raise DataError(f"{folder / name}: its bytes are not those of the snapshot's manifest. Ingest again")
+        out.commit_shard(name, draft)
+    for reason, count in manifest.excluded.items():
+        out.exclude(reason, count)
+    return manifest.metrics
+
+
+def open_snapshot(recipe: Recipe, root: Path) -> tuple[Path, Manifest]:
+    """The folder and manifest of the snapshot that a recipe names.
+
+    Raises:
+        RecipeError: when there is none.
+    """
+    folder = root / str(recipe.traces.snapshot)
+    try:
+        manifest = Manifest.model_validate_json((folder / "manifest.json").read_bytes())
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise RecipeError(f"traces.snapshot: {folder} is no snapshot ({reason}); `mmgrpo ingest` makes one") from None
+    if manifest.stage != NAME or manifest.manifest_digest != manifest.own_digest():
+        raise RecipeError(f"traces.snapshot: {folder} holds no intact snapshot; `mmgrpo ingest` makes one")
+    return folder, manifest
 
 
 def secret_of(recipe: Recipe) -> bytes | None:
@@ -52,20 +100,12 @@ def secret_of(recipe: Recipe) -> bytes | None:
     return secret.encode()
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """How much there is to do. The number of spans decides that of ranges."""
-
-    traces: int
-    spans: int
-
-
-def build(traces: Iterable[Trace], sizes: Sizes, assembler: Assembler, recipe: Recipe, out: Out) -> dict[str, Any]:
-    """Write `examples`, `rollouts`, `invocations`, `traces` and `left_out`, each a folder of Parquet files.
+def build(traces: Iterable[Trace], content: Content, assembler: Assembler, recipe: Recipe, out: Out) -> dict[str, Any]:
+    """Write `examples`, `rollouts`, `invocations`, `traces` and `left_out`, a Parquet file each.
 
     Args:
         traces: all of them, once each.
-        sizes: how many there are.
+        content: what they are. The number of spans decides that of ranges.
         assembler: of the recipe.
         recipe: the whole recipe.
         out: where they go.
@@ -77,7 +117,7 @@ def build(traces: Iterable[Trace], sizes: Sizes, assembler: Assembler, recipe: R
         DataError: when no trace is a rollout.
     """
     account = _Account()
-    ranges = _Ranges(out.scratch / "ranges", max(1, min(256, -(-sizes.spans // RANGE))))
+    ranges = _Ranges(out.scratch / "ranges", max(1, min(256, -(-content.spans // RANGE))))
     secret = secret_of(recipe)
     for trace in traces:
         made = assembler.assemble(trace)
@@ -87,12 +127,18 @@ def build(traces: Iterable[Trace], sizes: Sizes, assembler: Assembler, recipe: R
             made.rollout["example_id"] = identity
         account.count(made)
         ranges.add(identity, made)
-        out.progress(account.traces, sizes.traces, "traces")
+        out.progress(account.traces, content.traces, "traces")
     if not account.rollouts:
         reasons = ", ".join(f"{name} {count}" for name, count in account.reasons.most_common()) or "no trace was found"
         raise DataError(f"none of {account.traces} traces is a rollout of the recipe's program: {reasons}")
-    for number, rows in enumerate(ranges.read()):
-        _write(number, rows, recipe, account, out)
+    with ExitStack() as stack:
+        drafts = {spec.name: out.scratch / f"{spec.name}.parquet" for spec in TABLES}
+        writers = {spec.name: stack.enter_context(PieceWriter(drafts[spec.name], spec)) for spec in TABLES}
+        for rows in ranges.read():
+            for name, found in _tables(rows, recipe, account).items():
+                writers[name].write(found)
+    for draft in drafts.values():
+        out.commit_shard(draft.name, draft)
     for reason, count in sorted((account.reasons + account.calls).items()):
         out.exclude(reason, count)
     return account.metrics()
@@ -116,7 +162,7 @@ class _Account:
 
     def count(self, made: Assembled) -> None:
         self.traces += 1
-        self.repeated += made.trace["repeated"]
+        self.repeated += made.repeated
         if made.rollout is None:
             self.reasons[str(made.trace["reason"])] += 1
             self.calls.update(row["reason"] for row in made.left_out)
@@ -172,30 +218,24 @@ class _Ranges:
             yield rows
 
 
-def _write(number: int, rows: list[list[Any]], recipe: Recipe, account: _Account, out: Out) -> None:
-    """The files of one range. Rollouts of an example are counted by their start."""
+def _tables(rows: list[list[Any]], recipe: Recipe, account: _Account) -> dict[str, list[dict[str, Any]]]:
+    """The rows of one range, by table. The rollouts of an example are numbered by their start."""
     rows.sort(key=lambda row: (row[1]["example_id"] or "", row[1]["start"] or 0, row[1]["trace"]))
-    tables: dict[str, tuple[TableSpec, list[dict[str, Any]]]] = {
-        spec.name: (spec, []) for spec in (EXAMPLES, ROLLOUTS, INVOCATIONS, TRACES, LEFT_OUT)
-    }
+    tables: dict[str, list[dict[str, Any]]] = {spec.name: [] for spec in TABLES}
     counts: Counter[str] = Counter()
     for inputs, trace, rollout, invocations, left_out in rows:
-        tables["traces"][1].append(trace)
-        tables["left_out"][1].extend(left_out)
+        tables["traces"].append(trace)
+        tables["left_out"] += left_out
         if rollout is None:
             continue
         identity = rollout["example_id"]
         if not counts[identity]:
-            tables["examples"][1].append(_example(identity, inputs, recipe))
-        tables["rollouts"][1].append({**rollout, "rollout_index": counts[identity]})
-        tables["invocations"][1].extend(invocations)
+            tables["examples"].append(_example(identity, inputs, recipe))
+        tables["rollouts"].append({**rollout, "rollout_index": counts[identity]})
+        tables["invocations"] += invocations
         counts[identity] += 1
     account.siblings.update(counts.values())
-    for name, (spec, found) in tables.items():
-        if found or number == 0:
-            draft = out.scratch / f"{name}.parquet"
-            write_table(found, draft, spec)
-            out.commit_shard(f"{name}/{number:03d}.parquet", draft)
+    return tables
 
 
 def _example(identity: str, inputs: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
