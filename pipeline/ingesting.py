@@ -104,7 +104,7 @@ def ingest(
         RecipeError, DataError: as reading them does; when nothing in them is a rollout of the program.
     """
     started, clock = datetime.now(UTC), time.monotonic()
-    base = _base(loaded, execution)
+    base, key_id = _base(loaded, execution), snapshot.key_id(loaded.recipe)
     with _spooled(folder) as spool:
         reporter.start("reading traces")
         sources = read_all(wanted, spool, reporter)
@@ -113,7 +113,8 @@ def ingest(
         if not spool.spans:
             raise DataError(f"no trace in {', '.join(wanted.addresses)}: {_first(sources)}")
         content = content_of(spool.traces())
-        params = {"traces": content.digest, "base": {"tokenizer": base.tokenizer, "template": base.template}}
+        params: dict[str, Any] = {"key_id": key_id} if key_id else {}
+        params |= {"traces": content.digest, "base": {"tokenizer": base.tokenizer, "template": base.template}}
         payload = _payload(loaded, params)
         key, store = key_of(payload), Store(folder)
         if (found := store.find(snapshot.NAME, key)) is not None:

@@ -79,7 +79,7 @@ class ExamplesSection(Section):
     """Where the examples are and which columns are what."""
 
     path: str
-    """A Parquet, CSV or JSONL file, relative to the recipe."""
+    """A Parquet, CSV or JSONL file, or a snapshot of traces, relative to the recipe."""
     inputs: tuple[str, ...]
     labels: tuple[str, ...] = ()
     metadata: tuple[str, ...] = ()

@@ -13,18 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from schemas.canonical import canonical_json
 from schemas.errors import ContractError, DataError, RecipeError, Violation
 from schemas.examples import EXAMPLES, example_row
 from schemas.execution import Execution
-from schemas.parquet import write_table
+from schemas.parquet import NAME_KEY, read_rows, write_table
 from schemas.recipe import Recipe
 from schemas.recipe_data import ExamplesSection
 from stages.contract import Inputs, Out
 
 Records = list[dict[str, Any]]
 
+TABLE = "examples.parquet"
 NAME = "examples"
 VERSION = 1
 
@@ -37,32 +40,59 @@ def recipe_slice(recipe: Recipe) -> dict[str, Any]:
 def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[str, Any]:
     """Write examples.parquet, sorted by (split, example_id).
 
+    A file that is such a table already, as of a snapshot of traces, is taken row by row: its ids may be keyed.
+
     Raises:
         RecipeError: when the file or a named column is not there.
         ContractError: when rows break a rule: null inputs, an input that stands in two rows or two splits.
         DataError: when a split that the recipe names is empty.
     """
     path = data_path(recipe, inputs.root)
-    rows = _rows(*_read(path), recipe.examples, path)
+    rows = _table_rows(path, recipe.examples) if _is_table(path) else _rows(*_read(path), recipe.examples, path)
     _refuse_duplicates(rows, path)
     counts = _split_counts(rows, recipe.examples, path)
     rows.sort(key=lambda row: (row["split"], row["example_id"]))
-    draft = out.scratch / "examples.parquet"
+    draft = out.scratch / TABLE
     write_table(rows, draft, EXAMPLES)
-    out.commit_shard("examples.parquet", draft)
+    out.commit_shard(TABLE, draft)
     return {"examples": len(rows), "splits": counts}
 
 
 def data_path(recipe: Recipe, root: Path) -> Path:
-    """The data file of a recipe.
+    """The data file of a recipe: the one that it names, or the examples of the snapshot of traces that it names.
 
     Raises:
         RecipeError: when there is no such file.
     """
     path = root / recipe.examples.path
+    if (path / TABLE).is_file():
+        return path / TABLE
     if not path.is_file():
         raise RecipeError(f"examples.path: no file at {path}. The path starts at the recipe's folder.")
     return path
+
+
+def _is_table(path: Path) -> bool:
+    if path.suffix != ".parquet":
+        return False
+    try:
+        return (pq.read_metadata(path).metadata or {}).get(NAME_KEY) == EXAMPLES.name.encode()
+    except (pa.ArrowException, OSError):
+        return False  # said when it is read
+
+
+def _table_rows(path: Path, section: ExamplesSection) -> Records:
+    """The rows of an examples table.
+
+    Raises:
+        ContractError: naming rows whose inputs are others than the recipe's.
+    """
+    rows = read_rows(path, EXAMPLES)
+    strange = [row["example_id"] for row in rows if set(json.loads(row["inputs"])) != set(section.inputs)]
+    if strange:
+        rule = f"inputs are {', '.join(section.inputs)}, as examples.inputs says"
+        raise ContractError("examples", str(path), [Violation(rule, len(strange), tuple(strange[:3]))])
+    return rows
 
 
 def _read(path: Path) -> tuple[list[str], Records]:

@@ -49,7 +49,7 @@ class Assembled:
     invocations: list[dict[str, Any]] = field(default_factory=list)
     left_out: list[dict[str, Any]] = field(default_factory=list)
     repeated: int = 0
-    """Spans that were a further record of one. No row tells of them: how often it was exported is no fact of a trace."""
+    """Spans that were a further record of one. No row tells of them: how often it was exported is not of the trace."""
     fidelity: list[tuple[str, str | None]] = field(default_factory=list)
     """(fidelity, reason) of each invocation."""
 

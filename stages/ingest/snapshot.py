@@ -6,6 +6,8 @@ and written for itself, so that memory is bounded by the largest range.
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 import shutil
 from collections import Counter
@@ -98,6 +100,16 @@ def secret_of(recipe: Recipe) -> bytes | None:
     if not secret:
         raise RecipeError(f"ingest.key_env: the environment variable {name} is not set: export {name}=…")
     return secret.encode()
+
+
+def key_id(recipe: Recipe) -> str | None:
+    """What tells one secret from another without giving it away; None where ids are not keyed.
+
+    Raises:
+        RecipeError: when its environment variable is not set.
+    """
+    secret = secret_of(recipe)
+    return None if secret is None else hmac.new(secret, b"mmgrpo example ids", hashlib.sha256).hexdigest()[:16]
 
 
 def build(traces: Iterable[Trace], content: Content, assembler: Assembler, recipe: Recipe, out: Out) -> dict[str, Any]:
@@ -199,6 +211,7 @@ class _Ranges:
     """Rows on their way, in as many files as there are ranges of example_id."""
 
     def __init__(self, folder: Path, count: int) -> None:
+        shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed here
         folder.mkdir(parents=True)
         self._files = [(folder / f"{number:03d}").open("wb") for number in range(count)]
         self._count = count

@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 from pipeline.store import Store
+from schemas.examples import example_id
 from tests.test_e2e.kit import RECIPE, mmgrpo, own_recipe, run, state
 
 ADMITTED = (
@@ -134,3 +135,39 @@ def test_a_snapshot_made_with_other_settings_is_refused(tmp_path: Path, capsys: 
     )
     assert run(recipe, tmp_path / "run", *named) == 2
     assert "run `mmgrpo ingest` again" in capsys.readouterr().err
+
+
+def test_a_run_needs_no_data_but_a_snapshot(tmp_path: Path) -> None:
+    recipe = own_recipe(tmp_path / "a")
+    export([span for spans in traces() for span in spans], tmp_path / "spans.json")
+    split = ("--set", "ingest.dev=0.4")
+    snapshots = tmp_path / "snapshots"
+    quiet = ("--snapshots", snapshots, "--exec", "progress=off")
+    assert mmgrpo("ingest", recipe, tmp_path / "spans.json", *quiet, *split) == 0
+    snapshot = Store(snapshots).all()[0][1]
+    (recipe.parent / "examples.csv").unlink()
+    known = pl.read_parquet(snapshot / "examples.parquet")
+    assert set(known["split"]) == {"train", "dev"}
+    named = ("--set", f"examples.path={snapshot}", "--set", "rollout.examples=2", "--set", "run.iterations=1")
+    assert run(recipe, tmp_path / "run", *named, *split) == 0
+    rollouts = next(path for stage, path in Store(tmp_path / "run" / "artifacts").all() if stage == "rollout")
+    train = known.filter(pl.col("split") == "train")["example_id"]
+    assert set(pl.read_parquet(rollouts / "rollouts.parquet")["example_id"]) <= set(train)
+
+
+def test_ids_that_are_keyed_stay_keyed_in_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = own_recipe(tmp_path / "a")
+    export([span for spans in traces() for span in spans], tmp_path / "spans.json")
+    keyed = ("--set", "ingest.key_env=TRACE_SECRET", "--set", "ingest.dev=0.4")
+    args = ("ingest", recipe, tmp_path / "spans.json", "--snapshots", tmp_path / "s", "--exec", "progress=off", *keyed)
+    assert mmgrpo(*args) == 2
+    monkeypatch.setenv("TRACE_SECRET", "a secret")
+    assert mmgrpo(*args) == 0
+    snapshot = Store(tmp_path / "s").all()[0][1]
+    ids = set(pl.read_parquet(snapshot / "examples.parquet")["example_id"])
+    assert not ids & {example_id({"word": f"w{place}"}) for place in range(6)}
+    assert "a secret" not in (snapshot / "manifest.json").read_text()
+    named = ("--set", f"examples.path={snapshot}", "--set", "rollout.examples=2", "--set", "run.iterations=1")
+    assert run(recipe, tmp_path / "run", *named, *keyed) == 0
+    rollouts = next(path for stage, path in Store(tmp_path / "run" / "artifacts").all() if stage == "rollout")
+    assert set(pl.read_parquet(rollouts / "rollouts.parquet")["example_id"]) <= ids
