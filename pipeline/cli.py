@@ -142,6 +142,7 @@ def _ingest_command(commands: argparse._SubParsersAction[argparse.ArgumentParser
         "--format", default="auto", metavar="F", help="of all files (default: seen from what they hold)"
     )
     parser.add_argument("--snapshots", type=Path, default=Path("snapshots"), metavar="D", help="folder of snapshots")
+    parser.add_argument("--rescore", action="store_true", help="score the logged outputs with the program's metric")
     parser.add_argument(
         "--suggest-modules", action="store_true", help="print rules for the calls that no module is known for, and stop"
     )

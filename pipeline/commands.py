@@ -120,7 +120,7 @@ def do_ingest(options: argparse.Namespace) -> int:
 
     loaded, execution = load_recipe(options.recipe, options.set), load_execution(options.execution, options.exec)
     reporter = Reporter(execution.progress)
-    wanted = Wanted(tuple(options.addresses), options.format)
+    wanted = Wanted(tuple(options.addresses), options.format, options.rescore)
     if options.suggest_modules:
         print(suggest_modules(loaded, wanted, options.snapshots, reporter), end="")
         return 0

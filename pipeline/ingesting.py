@@ -19,10 +19,12 @@ from pipeline.provenance import provenance
 from pipeline.recipes import LoadedRecipe
 from pipeline.store import PartialArtifact, Store
 from pipeline.texttable import cell
+from schemas.canonical import digest
 from schemas.errors import DataError
 from schemas.execution import Execution
 from schemas.manifest import TELEMETRY
 from stages.contract import Artifact
+from stages.examples import read_examples
 from stages.ingest import snapshot
 from stages.ingest.assemble import Assembler
 from stages.ingest.content import content_of
@@ -30,9 +32,12 @@ from stages.ingest.formats import AUTO, Format, format_named, read_items, recogn
 from stages.ingest.modules import Place, as_toml, place_of, suggest
 from stages.ingest.normal import Refused
 from stages.ingest.read import find_files
+from stages.ingest.rescore import NoEngine, Rescorer
+from stages.ingest.rescore import identity as rescored_by
 from stages.ingest.spool import Spool
 from stages.ingest.tokens import Encoder
 from stages.ingest.tree import Tree, grow
+from stages.programs.load import Program, identity_of, load_program
 
 if TYPE_CHECKING:
     from stages.engines.models import BaseModel
@@ -46,6 +51,8 @@ class Wanted:
     """Files, folders, patterns, of any kind that fsspec knows."""
     format: str = AUTO
     """Of all files, or `auto`."""
+    rescore: bool = False
+    """Score the logged outputs with the program's metric."""
 
 
 @dataclass
@@ -115,6 +122,9 @@ def ingest(
         content = content_of(spool.traces())
         params: dict[str, Any] = {"key_id": key_id} if key_id else {}
         params |= {"traces": content.digest, "base": {"tokenizer": base.tokenizer, "template": base.template}}
+        program = load_program(loaded.recipe, loaded.root) if wanted.rescore else None
+        if program is not None:
+            params["rescored"] = digest(rescored_by(identity_of(loaded.recipe, loaded.root, program)))
         payload = _payload(loaded, params)
         key, store = key_of(payload), Store(folder)
         if (found := store.find(snapshot.NAME, key)) is not None:
@@ -122,7 +132,14 @@ def ingest(
         reporter.start("making the snapshot")
         try:
             with store.begin(snapshot.NAME, key, reporter) as out:
-                metrics = snapshot.build(spool.traces(), content, _assembler(loaded, base), loaded.recipe, out)
+                metrics = snapshot.build(
+                    spool.traces(),
+                    content,
+                    _assembler(loaded, base),
+                    loaded.recipe,
+                    out,
+                    rescorer=None if program is None else _rescorer(loaded, execution, base, program),
+                )
                 _keep_sources(sources, out)
                 made = provenance(started, time.monotonic() - clock)
                 artifact = out.finish(
@@ -140,8 +157,6 @@ def ingest(
 
 def suggest_modules(loaded: LoadedRecipe, wanted: Wanted, folder: Path, reporter: Reporter) -> str:
     """Rules, as TOML, for the calls that no module is known for."""
-    from stages.programs.load import load_program
-
     program = load_program(loaded.recipe, loaded.root)
     with _spooled(folder) as spool:
         read_all(wanted, spool, reporter)
@@ -164,6 +179,31 @@ def _base(loaded: LoadedRecipe, execution: Execution) -> BaseModel:
     from stages.engines.models import resolve_base
 
     return resolve_base(loaded.recipe.model.base, loaded.root, Path(execution.cache) if execution.cache else None)
+
+
+def _rescorer(loaded: LoadedRecipe, execution: Execution, base: BaseModel, program: Program) -> Rescorer:
+    """The metric, with the judges that the recipe gives it. The base model is loaded only where one of them is it."""
+    from stages.engines.factory import engine_of, make_endpoints
+    from stages.engines.interface import Sampling
+    from stages.programs.judging import judging_of
+    from stages.programs.session import Session
+
+    recipe = loaded.recipe
+    asked = any(lm.kind == "base" for lm in recipe.lms.values())
+    session = Session(
+        engine=engine_of(base, recipe.model, execution) if asked else NoEngine(),
+        origin={"tokenizer": base.tokenizer, "template": base.template},
+        adapters={},
+        sampling=Sampling(),
+        lms=recipe.lms,
+        endpoints=make_endpoints(recipe),
+        parse_retries=0,
+        timeout_s=recipe.program.timeout_s,
+        judging=judging_of(recipe, execution, base.digest, recipe.seed),
+    )
+    has_data = (loaded.root / recipe.examples.path).exists()
+    rows = read_examples(recipe, loaded.root) if has_data else []
+    return Rescorer(program, session, {row["example_id"]: row for row in rows}, execution.concurrency)
 
 
 def _assembler(loaded: LoadedRecipe, base: BaseModel) -> Assembler:

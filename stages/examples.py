@@ -47,15 +47,25 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
         ContractError: when rows break a rule: null inputs, an input that stands in two rows or two splits.
         DataError: when a split that the recipe names is empty.
     """
-    path = data_path(recipe, inputs.root)
-    rows = _table_rows(path, recipe.examples) if _is_table(path) else _rows(*_read(path), recipe.examples, path)
-    _refuse_duplicates(rows, path)
+    path, rows = data_path(recipe, inputs.root), read_examples(recipe, inputs.root)
     counts = _split_counts(rows, recipe.examples, path)
     rows.sort(key=lambda row: (row["split"], row["example_id"]))
     draft = out.scratch / TABLE
     write_table(rows, draft, EXAMPLES)
     out.commit_shard(TABLE, draft)
     return {"examples": len(rows), "splits": counts}
+
+
+def read_examples(recipe: Recipe, root: Path) -> Records:
+    """The rows of the examples table that the recipe's data file gives, in its order.
+
+    Raises:
+        RecipeError, ContractError: as `run` does.
+    """
+    path = data_path(recipe, root)
+    rows = _table_rows(path, recipe.examples) if _is_table(path) else _rows(*_read(path), recipe.examples, path)
+    _refuse_duplicates(rows, path)
+    return rows
 
 
 def data_path(recipe: Recipe, root: Path) -> Path:

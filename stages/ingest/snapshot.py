@@ -32,6 +32,7 @@ from stages.contract import Inputs, Out
 from stages.ingest.assemble import Assembled, Assembler, Trace
 from stages.ingest.content import Content
 from stages.ingest.inputs import id_of, split_of
+from stages.ingest.rescore import Rescorer
 
 NAME = "ingest"
 VERSION = 1
@@ -112,7 +113,15 @@ def key_id(recipe: Recipe) -> str | None:
     return None if secret is None else hmac.new(secret, b"mmgrpo example ids", hashlib.sha256).hexdigest()[:16]
 
 
-def build(traces: Iterable[Trace], content: Content, assembler: Assembler, recipe: Recipe, out: Out) -> dict[str, Any]:
+def build(
+    traces: Iterable[Trace],
+    content: Content,
+    assembler: Assembler,
+    recipe: Recipe,
+    out: Out,
+    *,
+    rescorer: Rescorer | None = None,
+) -> dict[str, Any]:
     """Write `examples`, `rollouts`, `invocations`, `traces` and `left_out`, a Parquet file each.
 
     Args:
@@ -121,6 +130,7 @@ def build(traces: Iterable[Trace], content: Content, assembler: Assembler, recip
         assembler: of the recipe.
         recipe: the whole recipe.
         out: where they go.
+        rescorer: scores them anew; None for the logged scores.
 
     Returns:
         Metrics: what was read, what became of it, and how far it can be trusted.
@@ -147,7 +157,11 @@ def build(traces: Iterable[Trace], content: Content, assembler: Assembler, recip
         drafts = {spec.name: out.scratch / f"{spec.name}.parquet" for spec in TABLES}
         writers = {spec.name: stack.enter_context(PieceWriter(drafts[spec.name], spec)) for spec in TABLES}
         for rows in ranges.read():
-            for name, found in _tables(rows, recipe, account).items():
+            tables = _tables(rows, recipe, account)
+            if rescorer is not None:
+                rescorer.score(tables)
+            account.rewards.update(row["reward_reason"] for row in tables["traces"] if row["reward_reason"])
+            for name, found in tables.items():
                 writers[name].write(found)
     for draft in drafts.values():
         out.commit_shard(draft.name, draft)
@@ -180,8 +194,6 @@ class _Account:
             self.calls.update(row["reason"] for row in made.left_out)
             return
         self.rollouts += 1
-        if made.trace["reward_reason"]:
-            self.rewards[made.trace["reward_reason"]] += 1
         self.calls.update(row["reason"] for row in made.left_out)
         self.modules.update(row["module"] for row in made.invocations)
         self.fidelity.update(tier for tier, _ in made.fidelity)

@@ -171,3 +171,32 @@ def test_ids_that_are_keyed_stay_keyed_in_the_run(tmp_path: Path, monkeypatch: p
     assert run(recipe, tmp_path / "run", *named, *keyed) == 0
     rollouts = next(path for stage, path in Store(tmp_path / "run" / "artifacts").all() if stage == "rollout")
     assert set(pl.read_parquet(rollouts / "rollouts.parquet")["example_id"]) <= ids
+
+
+def test_logged_outputs_are_scored_anew_by_the_programs_metric(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = own_recipe(tmp_path / "a")  # its metric is the share of small letters in the output
+    spans = [span for found in traces() for span in found]
+    for span in spans:
+        if span["name"] == "app":
+            span["events"] = []
+            said = next(other for other in spans if other.get("parentSpanId") == span["spanId"])
+            answer = next(item for item in said["attributes"] if item["key"] == "gen_ai.output.messages")
+            text = json.loads(answer["value"]["stringValue"])[0]["parts"][0]["content"]
+            span["attributes"].append(attribute("output.value", text))
+    spans[0]["attributes"] = [item for item in spans[0]["attributes"] if item["key"] != "output.value"]
+    export(spans, tmp_path / "spans.json")
+    assert "no_score" in _account(recipe, tmp_path, capsys)
+    assert "rollouts without a reward: no_output 1" in _account(recipe, tmp_path, capsys, "--rescore")
+    snapshots = [pl.read_parquet(path / "rollouts.parquet") for _, path in Store(tmp_path / "s").all()]
+    rescored = next(frame for frame in snapshots if frame["reward"].null_count() < frame.height).drop_nulls("reward")
+    assert rescored.height == 23
+    for text, reward in rescored.select("output", "reward").iter_rows():
+        assert reward == sum(map(str.islower, json.loads(text))) / len(json.loads(text))
+
+
+def _account(recipe: Path, folder: Path, capsys: pytest.CaptureFixture[str], *more: str) -> str:
+    quiet = ("--snapshots", folder / "s", "--exec", "progress=off")
+    assert mmgrpo("ingest", recipe, folder / "spans.json", *quiet, *more) == 0
+    return capsys.readouterr().out
