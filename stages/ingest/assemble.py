@@ -21,7 +21,7 @@ from stages.ingest.modules import module_of
 from stages.ingest.normal import Call, Refused, Score, Span
 from stages.ingest.rewards import parts_of, reward_of, values_of
 from stages.ingest.tokens import Encoder, Tokens
-from stages.ingest.tree import Tree, grow, plain
+from stages.ingest.tree import Tree, grow, once, plain
 
 CACHED, NO_PROMPT, NO_CALLS, BROKEN = "cached", "no_prompt", "no_calls", "broken_spans"
 CALLS_LEFT_OUT = "all_calls_left_out"
@@ -192,7 +192,7 @@ def _listed(values: tuple[Any, ...] | None) -> list[Any] | None:
 
 
 def _trace_row(trace: Trace, tree: Tree | None, values: dict[str, list[float | None]]) -> dict[str, Any]:
-    spans = list(tree.spans.values()) if tree else list({span.span: span for span in trace.spans}.values())
+    spans = (tree.spans if tree else once(trace.spans)).values()
     starts = [span.start for span in spans if span.start is not None]
     users = sorted({span.user for span in trace.spans if span.user})
     root = tree.root if tree else None

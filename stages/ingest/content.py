@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from schemas.canonical import canonical_json, digest
 from stages.ingest.assemble import Trace
-from stages.ingest.normal import Span
-from stages.ingest.tree import grow, plain
+from stages.ingest.tree import once, plain
 
 
 @dataclass(frozen=True)
@@ -27,19 +25,10 @@ def content_of(traces: Iterable[Trace]) -> Content:
     """What a set of traces is."""
     found, spans = [], 0
     for trace in traces:
-        kept = _kept(trace.spans)
+        kept = [plain(span) for span in once(trace.spans).values()]
         spans += len(kept)
         scores = [[score.name, score.value, score.source, score.span] for score in trace.scores]
         refused = sorted({item.reason for item in trace.refused})
         whole = [sorted({canonical_json(item) for item in items}) for items in (kept, scores)]
         found.append([trace.id, digest([trace.format, *whole, refused])])
     return Content(digest(sorted(found)), len(found), spans)
-
-
-def _kept(records: Sequence[Span]) -> list[Any]:
-    tree = grow(records)
-    if not isinstance(tree, str):
-        return [plain(span) for span in tree.spans.values()]
-    return list(
-        {canonical_json(found): found for span in records if (found := plain(replace(span, where="")))}.values()
-    )

@@ -50,12 +50,17 @@ def _place(span: Span) -> tuple[Any, ...]:
     return (span.start or 0, span.order, span.end or 0, span.span)
 
 
-def grow(records: Sequence[Span]) -> Tree | str:
-    """The tree of a trace's records, or the reason why there is none."""
+def once(records: Sequence[Span]) -> dict[str, Span]:
+    """Each span once, by id, whatever the order and number of its records."""
     by_id: dict[str, list[Span]] = {}
     for record in records:
         by_id.setdefault(record.span, []).append(record)
-    spans = {name: _merged(found) for name, found in sorted(by_id.items())}
+    return {name: _merged(found) for name, found in sorted(by_id.items())}
+
+
+def grow(records: Sequence[Span]) -> Tree | str:
+    """The tree of a trace's records, or the reason why there is none."""
+    spans = once(records)
     roots = [span for span in spans.values() if span.parent is None]
     repeated = len(records) - len(spans)
     if len(roots) > 1:
