@@ -9,6 +9,16 @@ from typing import Any
 from stages.ingest.normal import Call, Kind
 from stages.ingest.values import floats, ids, integer, number, text
 
+_LIMITS = (
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "max_new_tokens",
+    "maxOutputTokens",
+    "maxTokens",
+    "num_predict",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Findings:
@@ -41,6 +51,16 @@ def logged_tokens(attributes: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def mmgrpo_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """What the `mmgrpo.*` attributes of a step say, as fields of `Span`."""
+    return {
+        "module": text(attributes.get("mmgrpo.module")),
+        "invocation_index": integer(attributes.get("mmgrpo.invocation_index")),
+        "attempt": integer(attributes.get("mmgrpo.attempt")),
+        "policy": text(attributes.get("mmgrpo.policy")),
+    }
+
+
 def sampling(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Sampling settings by the names that APIs give them, as fields of `Call`."""
 
@@ -51,6 +71,6 @@ def sampling(settings: Mapping[str, Any]) -> dict[str, Any]:
         "temperature": number(first("temperature")),
         "top_p": number(first("top_p", "topP")),
         "top_k": integer(first("top_k", "topK")),
-        "max_new_tokens": integer(first("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")),
+        "max_new_tokens": integer(first(*_LIMITS)),
         "seed": integer(first("seed")),
     }

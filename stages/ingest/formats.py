@@ -20,11 +20,27 @@ from importlib import metadata
 from typing import Any, Protocol, cast
 
 from schemas.errors import DataError, RecipeError
+from stages.ingest.guard import BROKEN, refusal
 from stages.ingest.normal import Item, Refused
 from stages.ingest.read import Shape, Value, read_values
 
 GROUP = "mmgrpo.trace_formats"
-BUILT_IN = ("otlp_json", "otel_spans", "tau_bench")
+BUILT_IN = (
+    "otlp_json",
+    "mlflow",
+    "langfuse",
+    "langsmith",
+    "otel_spans",
+    "atif",
+    "nemo_gym",
+    "inspect_ai",
+    "tau_bench",
+    "swe_agent",
+    "dspy_history",
+    "openai_batch",
+    "openai_chat",
+    "scores",
+)
 """In the order in which they are tried: what is told apart by one odd key comes before what is told by common ones."""
 AUTO = "auto"
 
@@ -114,10 +130,8 @@ def read_items(address: str, known: Format) -> Iterator[Item]:
             continue
         try:
             yield from known.read(value.value, value.where)
-        except DataError as error:
-            yield Refused("broken", str(error), value.where)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
-            yield Refused("broken", f"{type(error).__name__}: {error}", value.where)
+        except (DataError, *BROKEN) as error:
+            yield refusal(error, value.where)
 
 
 def _gathered(values: Iterator[Value | Refused], address: str) -> Iterator[Value | Refused]:

@@ -42,6 +42,8 @@ class Call:
     completion_ids: tuple[int, ...] | None = None
     logprobs: tuple[float, ...] | None = None
     """Of the completion's ids."""
+    choices: int = 1
+    """How many answers the request got; `completion` is the first, and which one the program used is not known."""
     logprob_kind: Literal["processed", "raw"] | None = None
     """Whether logprobs are those of the distribution sampled from; None where the log does not say."""
 

@@ -11,6 +11,8 @@ import io
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
 from typing import IO, Any, Literal
 
 import fsspec
@@ -101,9 +103,22 @@ def _rows(raw: IO[bytes], address: str) -> Iterator[Value | Refused]:
         for batch in pq.ParquetFile(raw).iter_batches(batch_size=256):
             for row in batch.to_pylist():
                 number += 1
-                yield Value(row, "rows", f"{address}, row {number}")
+                yield Value(_as_json(row), "rows", f"{address}, row {number}")
     except pa.ArrowException as error:
         yield Refused("not_readable", str(error).splitlines()[0], address)
+
+
+def _as_json(value: Any) -> Any:
+    """A table's value as JSON has it: times in ISO-8601, bytes in hex, decimals as numbers."""
+    if isinstance(value, dict):
+        return {str(key): _as_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_as_json(item) for item in value]
+    if isinstance(value, (datetime, date)):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.hex()
+    return float(value) if isinstance(value, Decimal) else value
 
 
 def _values(stream: io.BufferedReader, address: str, split: tuple[str, ...]) -> Iterator[Value | Refused]:

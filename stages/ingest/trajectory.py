@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from schemas.canonical import digest
 from stages.ingest.messages import message
 from stages.ingest.normal import Call, Span
 
@@ -13,8 +14,11 @@ ROOT = "root"
 
 
 def trace_id(format_name: str, *parts: Any) -> str:
-    """An id for a trajectory whose log has none: a digest of what tells it from others."""
-    return digest([format_name, *parts])[:32]
+    """An id for a trajectory whose log has none: a digest of what tells it from others.
+
+    Also of what has no canonical form, such as half of a surrogate pair.
+    """
+    return hashlib.sha256(json.dumps([format_name, *parts], sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
 def normal(items: Sequence[Any]) -> tuple[dict[str, Any], ...] | None:

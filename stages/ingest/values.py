@@ -15,6 +15,7 @@ _HEX = re.compile(r"(0x)?[0-9a-fA-F]+")
 _ISO = re.compile(r"(\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2})(\.\d+)?\s*(Z|[+-]\d{2}:?\d{2})?")
 _DIGITS = 19
 """A time in nanoseconds has so many until the year 2286."""
+_LATEST = 10**_DIGITS
 _DEEP = 4
 """Most times that JSON is looked for within a string of JSON."""
 
@@ -33,6 +34,8 @@ def nanoseconds(value: Any) -> int | None:
             return _of_iso(*found.groups())
         value = integer(value) if value.strip().isdecimal() else number(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
+        return None
+    if value >= _LATEST:
         return None
     scale = 10 ** (3 * round((_DIGITS - len(str(int(value)))) / 3)) if value >= 1 else 0
     return value * scale if isinstance(value, int) else round(value * 1e6) * scale // 10**6
@@ -131,3 +134,12 @@ def floats(value: Any) -> tuple[float, ...] | None:
         return None
     found = [number(item) if not isinstance(item, (str, bool)) else None for item in value]
     return None if any(item is None for item in found) else tuple(item for item in found if item is not None)
+
+
+_WORDS = {"yes": 1.0, "true": 1.0, "pass": 1.0, "no": 0.0, "false": 0.0, "fail": 0.0}
+
+
+def judged(value: Any) -> float | None:
+    """A judgement as a number: also "yes" and "no", "true" and "false", "pass" and "fail"."""
+    word = _WORDS.get(value.strip().lower()) if isinstance(value, str) else None
+    return number(value) if word is None else word

@@ -1,0 +1,190 @@
+"""What a model answered, out of a logged response in the form of any of the usual APIs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stages.ingest.logged import tokens_of
+from stages.ingest.messages import message, messages_of, one_message
+from stages.ingest.values import text, unpacked
+
+_DEEP = 4
+_WRAPPERS = ("output", "response", "message", "result", "body")
+"""Keys that hold a response as a whole, or a text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A response."""
+
+    message: Mapping[str, Any] | None
+    """In normal form; None where the response holds none, as that of a failure."""
+    choices: int = 1
+    """How many the response held; `message` is the first."""
+    finish_reason: str | None = None
+    model: str | None = None
+    tokens: Mapping[str, Any] = field(default_factory=dict)
+    """Ids and log-probabilities, as fields of `Call`."""
+
+
+def answer_of(value: Any, deep: int = 0) -> Answer | None:
+    """The answer that a logged response holds; None where it holds none."""
+    value = unpacked(value)
+    if isinstance(value, str):
+        return Answer({"role": "assistant", "content": value})
+    if isinstance(value, list):
+        return _of_list(value)
+    if not isinstance(value, Mapping) or deep > _DEEP:
+        return None
+    readers = (_of_choices, _of_generations, _of_items, _of_candidates, _of_messages, _of_message)
+    found = (reader(value) for reader in readers)
+    return next((answer for answer in found if answer is not None), None) or _of_wrapped(value, deep)
+
+
+def _of_messages(value: Mapping[str, Any]) -> Answer | None:
+    held = unpacked(value.get("messages"))
+    return _of_list(held) if isinstance(held, list) else None
+
+
+def _of_message(value: Mapping[str, Any]) -> Answer | None:
+    """A message, or its content alone."""
+    content = value.get("content")
+    made = one_message(value)
+    if made is None and isinstance(content, Mapping) and isinstance(content.get("parts"), list):
+        made = message(content.get("role") or "assistant", content["parts"])  # Gemini's, without its candidates
+    if made is None and (isinstance(value.get("text"), str) or isinstance(content, (str, list))):
+        made = message("assistant", value.get("text", content), value)
+    if made is None:
+        return None
+    return Answer(made, finish_reason=_reason(value), model=_model(value), tokens=tokens_of(value))
+
+
+def _of_wrapped(value: Mapping[str, Any], deep: int) -> Answer | None:
+    for name in _WRAPPERS:
+        if (inner := answer_of(value.get(name), deep + 1)) is not None:
+            return Answer(
+                inner.message, inner.choices, inner.finish_reason or _reason(value), inner.model, inner.tokens
+            )
+    return None
+
+
+def said_by(messages: Sequence[Mapping[str, Any]]) -> Answer | None:
+    """The answer that a list of messages ends with.
+
+    APIs log the text and the tool calls of one answer as messages of their own, and several answers to one request just
+    so: where more than one has a text, they are several.
+    """
+    last: list[Mapping[str, Any]] = []
+    for item in reversed(messages):
+        if item["role"] != "assistant":
+            break
+        last.insert(0, item)
+    texts = [item for item in last if item["content"]]
+    if not last or len(texts) > 1:
+        return Answer(last[0], choices=len(texts)) if last else None
+    calls = [call for item in last for call in item.get("tool_calls", ())]
+    thought = "".join(item.get("reasoning", "") for item in last)
+    made = {**last[0], **(texts[0] if texts else {})}
+    made |= {name: held for name, held in (("tool_calls", calls), ("reasoning", thought)) if held}
+    return Answer(made)
+
+
+def _of_list(values: list[Any]) -> Answer | None:
+    """A list of messages, or DSPy's list of completions, each a text or an object with one."""
+    plain = [item for item in values if isinstance(item, str)]
+    bare = [item for item in values if isinstance(item, Mapping) and "text" in item and not item.get("role")]
+    if values and len(plain) == len(values):
+        return Answer({"role": "assistant", "content": plain[0]}, choices=len(plain))
+    if values and len(bare) == len(values) and not any("type" in item for item in bare):
+        first = bare[0]
+        made = message("assistant", first.get("text"), first)
+        return Answer(made, len(bare), _reason(first), None, tokens_of(first))
+    found = messages_of(values)
+    if found is None and _are_parts(values):
+        return Answer(message("assistant", values))
+    if found is None or (answer := said_by(found)) is None:
+        return None
+    reason = _reason(values[-1]) if isinstance(values[-1], Mapping) else None
+    return Answer(answer.message, answer.choices, reason)
+
+
+def _of_choices(value: Mapping[str, Any]) -> Answer | None:
+    """A chat or text completion of OpenAI's API."""
+    choices = unpacked(value.get("choices"))
+    if not isinstance(choices, list):
+        return None
+    if not choices or not isinstance(choices[0], Mapping):
+        return Answer(None, choices=0, model=_model(value))
+    first = choices[0]
+    said = first.get("message") if isinstance(first.get("message"), Mapping) else first.get("delta")
+    said = said if isinstance(said, Mapping) else {"content": first.get("text")}
+    made = message(said.get("role") or "assistant", unpacked_content(said.get("content")), said)
+    return Answer(made, len(choices), _reason(first), _model(value), tokens_of(first, said, value))
+
+
+def unpacked_content(value: Any) -> Any:
+    """Content parts out of their JSON; a text stays what it is, also one that is JSON."""
+    found = unpacked(value)
+    return found if _are_parts(found) else value
+
+
+def _are_parts(value: Any) -> bool:
+    return (
+        isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) and "type" in item for item in value)
+    )
+
+
+def _of_generations(value: Mapping[str, Any]) -> Answer | None:
+    """LangChain's `LLMResult`: a list for each prompt of a batch, of which there is one."""
+    held = unpacked(value.get("generations"))
+    if not isinstance(held, list):
+        return None
+    inner = held[0] if held and isinstance(held[0], list) else held
+    if not inner or not isinstance(inner[0], Mapping):
+        return Answer(None, choices=0)
+    first = inner[0]
+    said = messages_of(first["message"]) if isinstance(first.get("message"), Mapping) else None
+    made = said[-1] if said else message("assistant", first.get("text"))
+    info = first.get("generation_info") or {}
+    info = info if isinstance(info, Mapping) else {}
+    outer = value.get("llm_output")
+    model = _model(info) or (_model(outer) if isinstance(outer, Mapping) else None)
+    return Answer(made, len(inner), _reason(info), model, tokens_of(info))
+
+
+def _of_items(value: Mapping[str, Any]) -> Answer | None:
+    """A response of the Responses API."""
+    items = unpacked(value.get("output"))
+    if not isinstance(items, list) or not (value.get("object") == "response" or "status" in value):
+        return None
+    found = messages_of(items)
+    answer = said_by(found) if found else None
+    cut = value.get("incomplete_details")
+    reason = cut.get("reason") if isinstance(cut, Mapping) else None
+    done = "stop" if value.get("status") == "completed" else None
+    return Answer(answer.message if answer else None, 1, text(reason) or done, _model(value), tokens_of(value))
+
+
+def _of_candidates(value: Mapping[str, Any]) -> Answer | None:
+    """A response of Gemini's API."""
+    held = value.get("candidates")
+    if not isinstance(held, list) or not held or not isinstance(held[0], Mapping):
+        return None
+    first = held[0]
+    made = message("assistant", (first.get("content") or {}).get("parts") if first.get("content") else None)
+    return Answer(made, len(held), _reason(first), _model(value))
+
+
+def _reason(value: Mapping[str, Any]) -> str | None:
+    beside = value.get("response_metadata")
+    for held in (value, beside if isinstance(beside, Mapping) else {}):
+        for name in ("finish_reason", "finishReason", "stop_reason", "stopReason", "done_reason"):
+            if found := text(held.get(name)):
+                return found
+    return None
+
+
+def _model(value: Mapping[str, Any]) -> str | None:
+    return next((found for name in ("model", "model_name", "modelVersion") if (found := text(value.get(name)))), None)
