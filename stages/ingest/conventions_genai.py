@@ -1,4 +1,4 @@
-"""OpenTelemetry's GenAI conventions: `gen_ai.*`, with messages in attributes, in events, or one attribute each.
+"""OpenTelemetry's GenAI conventions: `gen_ai.*`; and those of OpenLLMetry and Logfire, which build on them.
 
 https://opentelemetry.io/docs/specs/semconv/gen-ai/
 """
@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stages.ingest.answers import Answer
 from stages.ingest.conventions import Findings, logged_tokens, sampling
-from stages.ingest.messages import message, messages_of
+from stages.ingest.genai_messages import Prompt, asked_and_said
 from stages.ingest.normal import Call, Kind
+from stages.ingest.requests import Request, call_of, known
 from stages.ingest.values import text, unpacked
 
 _KINDS: Mapping[str, Kind] = {
@@ -24,107 +26,56 @@ _KINDS: Mapping[str, Kind] = {
     "retrieval": "retriever",
     "embeddings": "other",
 }
-_ROLES = {"gen_ai.system.message": "system", "gen_ai.user.message": "user", "gen_ai.assistant.message": "assistant"}
-_ROLES["gen_ai.tool.message"] = "tool"
 _TRACELOOP: Mapping[str, Kind] = {"workflow": "chain", "task": "chain", "agent": "agent", "tool": "tool"}
+_REQUESTS: Mapping[str, Kind] = {"chat": "llm", "completion": "llm", "embedding": "other", "rerank": "other"}
+_TOOLS = ("gen_ai.tool.definitions", "gen_ai.request.tools", "llm.request.functions.0.name")
+_INPUTS = ("traceloop.entity.input", "gen_ai.tool.call.arguments", "tool_arguments")
+_OUTPUTS = ("traceloop.entity.output", "gen_ai.tool.call.result", "tool_response", "final_result")
 
 
 def findings(name: str, attributes: Mapping[str, Any], events: Sequence[Any], scope: str) -> Findings:
     """What `gen_ai.*` attributes and events say."""
-    operation = text(attributes.get("gen_ai.operation.name"))
-    kind = _KINDS.get(operation or "") or _TRACELOOP.get(str(attributes.get("traceloop.span.kind")))
-    prompt, answer = _messages(attributes, events)
+    kind = _kind(attributes)
+    prompt, answer = asked_and_said(attributes, events)
     if kind is None and prompt and (answer or attributes.get("gen_ai.request.model")):
         kind = "llm"  # older instrumentations name no operation
-    agent = text(attributes.get("gen_ai.agent.name"))
+    agent = text(attributes.get("gen_ai.agent.name")) or text(attributes.get("agent_name"))
+    if agent is None and kind == "agent":
+        agent = text(attributes.get("traceloop.entity.name"))
     inputs, outputs = _io(attributes, prompt, answer)
     if kind != "llm" or not prompt:
         return Findings(kind=kind, agent=agent, inputs=inputs, outputs=outputs)
     return Findings("llm", agent, inputs, outputs, _call(attributes, prompt, answer))
 
 
-def _call(attributes: Mapping[str, Any], prompt: tuple[Any, ...], answer: Mapping[str, Any] | None) -> Call:
+def _kind(attributes: Mapping[str, Any]) -> Kind | None:
+    named = (
+        (_KINDS, "gen_ai.operation.name"),
+        (_TRACELOOP, "traceloop.span.kind"),
+        (_REQUESTS, "llm.request.type"),
+    )
+    return next((found for kinds, name in named if (found := kinds.get(str(attributes.get(name))))), None)
+
+
+def _call(attributes: Mapping[str, Any], prompt: Prompt, answer: Answer | None) -> Call:
     reasons = unpacked(attributes.get("gen_ai.response.finish_reasons"))
+    offered = unpacked(attributes.get("model_request_parameters"))  # Logfire's
+    offered = offered.get("function_tools") if isinstance(offered, Mapping) else None
     short = {key.removeprefix("gen_ai.request."): value for key, value in attributes.items()}
-    return Call(
-        messages=prompt,
-        completion=None if answer is None else answer["content"],
-        tool_calls=tuple(answer.get("tool_calls", ())) if answer else (),
-        reasoning=answer.get("reasoning") if answer else None,
-        tools=bool(attributes.get("gen_ai.tool.definitions") or attributes.get("llm.request.functions.0.name")),
+    return call_of(
+        Request(prompt, any(attributes.get(name) for name in _TOOLS) or bool(offered), settings=known(sampling(short))),
+        answer,
         finish_reason=text(reasons[0]) if isinstance(reasons, list) and reasons else None,
         model=text(attributes.get("gen_ai.response.model")) or text(attributes.get("gen_ai.request.model")),
-        **sampling(short),
         **logged_tokens(attributes),
     )
 
 
-def _messages(
-    attributes: Mapping[str, Any], events: Sequence[Any]
-) -> tuple[tuple[dict[str, Any], ...] | None, dict[str, Any] | None]:
-    """Prompt and completion, from the newest of the forms that is there."""
-    held = dict(attributes)
-    for event in events:
-        if event.name == "gen_ai.client.inference.operation.details":
-            held |= event.attributes
-    system = messages_of(held.get("gen_ai.system_instructions"))
-    instructions = message("system", unpacked(held.get("gen_ai.system_instructions"))) if system is None else None
-    prompt = messages_of(held.get("gen_ai.input.messages"))
-    answer = messages_of(held.get("gen_ai.output.messages"))
-    if prompt is None:
-        prompt, answer = _of_events(events)
-    if prompt is None:
-        prompt, answer = _one_by_one(held, "gen_ai.prompt"), _one_by_one(held, "gen_ai.completion")
-    if prompt and instructions and instructions["content"]:
-        prompt = (instructions, *prompt)
-    return prompt, answer[-1] if answer else None
-
-
-def _of_events(events: Sequence[Any]) -> tuple[tuple[Any, ...] | None, tuple[Any, ...] | None]:
-    prompt, answer = [], []
-    for event in events:
-        if event.name in _ROLES:
-            found = message(_ROLES[event.name], unpacked(event.attributes.get("content")), event.attributes)
-            prompt += [found] if found else []
-        elif event.name == "gen_ai.choice":
-            inner = unpacked(event.attributes.get("message"))
-            inner = inner if isinstance(inner, Mapping) else {"content": inner or event.attributes.get("content")}
-            found = message("assistant", inner.get("content"), inner)
-            answer += [found] if found else []
-    return tuple(prompt) or None, tuple(answer) or None
-
-
-def _one_by_one(attributes: Mapping[str, Any], prefix: str) -> tuple[dict[str, Any], ...] | None:
-    """Messages as attributes `PREFIX.0.role`, `PREFIX.0.content` and so on."""
-    found: list[dict[str, Any]] = []
-    while f"{prefix}.{len(found)}.role" in attributes or f"{prefix}.{len(found)}.content" in attributes:
-        place = f"{prefix}.{len(found)}."
-        role = attributes.get(f"{place}role") or ("assistant" if prefix.endswith("completion") else "user")
-        extra = {"tool_calls": _calls(attributes, f"{place}tool_calls")}
-        made = message(role, unpacked(attributes.get(f"{place}content")), extra)
-        if made is None:
-            return None
-        found.append(made)
-    return tuple(found) or None
-
-
-def _calls(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    while name := attributes.get(f"{prefix}.{len(found)}.name"):
-        found.append({"name": name, "arguments": attributes.get(f"{prefix}.{len(found)}.arguments")})
-    return found
-
-
-def _io(
-    attributes: Mapping[str, Any], prompt: tuple[Any, ...] | None, answer: Mapping[str, Any] | None
-) -> tuple[Any, Any]:
-    """Input and output of a step that is no LM call."""
-    inputs = unpacked(attributes.get("traceloop.entity.input") or attributes.get("gen_ai.tool.call.arguments"))
-    outputs = unpacked(
-        attributes.get("traceloop.entity.output")
-        or attributes.get("gen_ai.tool.call.result")
-        or attributes.get("final_result")
-    )
+def _io(attributes: Mapping[str, Any], prompt: Prompt | None, answer: Answer | None) -> tuple[Any, Any]:
+    """Input and output of a step; of one that logs messages, what the user said last, and what was answered."""
+    inputs = unpacked(next((attributes[name] for name in _INPUTS if attributes.get(name)), None))
+    outputs = unpacked(next((attributes[name] for name in _OUTPUTS if attributes.get(name)), None))
     said = [item["content"] for item in prompt or () if item["role"] == "user"]
     inputs = inputs if inputs is not None else said[-1] if said else None
-    return inputs, outputs if outputs is not None else answer["content"] if answer else None
+    spoken = answer.message["content"] if answer and answer.message else None
+    return inputs, outputs if outputs is not None else spoken

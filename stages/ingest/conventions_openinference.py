@@ -9,9 +9,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stages.ingest.answers import answer_of, said_by
 from stages.ingest.conventions import Findings, logged_tokens, sampling
-from stages.ingest.messages import message, messages_of
-from stages.ingest.normal import Call, Kind
+from stages.ingest.messages import message, one_message
+from stages.ingest.normal import Kind
+from stages.ingest.requests import Request, call_of, known, request_of
 from stages.ingest.values import text, unpacked
 
 _KINDS: Mapping[str, Kind] = {
@@ -32,39 +34,51 @@ _CALL = re.compile(r"message\.tool_calls\.(\d+)\.tool_call\.(id|function\.name|f
 def findings(name: str, attributes: Mapping[str, Any], events: Sequence[Any], scope: str) -> Findings:
     """What OpenInference's attributes say."""
     kind = _KINDS.get(str(attributes.get("openinference.span.kind") or "").upper())
+    if kind is None and any(key.startswith("llm.input_messages") for key in attributes):
+        kind = "llm"
     if kind is None and "input.value" not in attributes and "llm.model_name" not in attributes:
         return Findings()
     inputs, outputs = unpacked(attributes.get("input.value")), unpacked(attributes.get("output.value"))
-    agent = text(attributes.get("agent.name")) or text(attributes.get("graph.node.id"))
+    agent = _agent(attributes)
     if kind != "llm":
         return Findings(kind, agent, inputs, outputs)
-    prompt = _messages(attributes, "llm.input_messages") or messages_of(inputs)
-    if prompt is None and isinstance(inputs, str):
-        prompt = ({"role": "user", "content": inputs},)
-    answers = _messages(attributes, "llm.output_messages") or messages_of(outputs)
-    answer = answers[-1] if answers else {"content": outputs} if isinstance(outputs, str) else None
-    return Findings("llm", agent, inputs, outputs, _call(attributes, prompt, answer) if prompt else None)
-
-
-def _call(attributes: Mapping[str, Any], prompt: tuple[Any, ...], answer: Mapping[str, Any] | None) -> Call:
+    asked = request_of(inputs)
+    prompt = _messages(attributes, "llm.input_messages") or _texts(attributes, "llm.prompts") or asked.messages
+    said = _messages(attributes, "llm.output_messages")
+    answer = said_by(said) if said else answer_of(outputs)
     settings = unpacked(attributes.get("llm.invocation_parameters"))
-    return Call(
-        messages=prompt,
-        completion=None if answer is None else answer["content"],
-        tool_calls=tuple(answer.get("tool_calls", ())) if answer else (),
-        reasoning=answer.get("reasoning") if answer else None,
-        tools=any(key.startswith("llm.tools.") for key in attributes),
+    settings = settings if isinstance(settings, Mapping) else {}
+    tools = any(key.startswith("llm.tools") for key in attributes) or bool(settings.get("tools")) or asked.tools
+    if not prompt:
+        return Findings("llm", agent, inputs, outputs)
+    call = call_of(
+        Request(tuple(prompt), tools, settings={**asked.settings, **known(sampling(settings))}),
+        answer,
         finish_reason=text(attributes.get("llm.finish_reason")),
         model=text(attributes.get("llm.model_name")),
-        **sampling(settings if isinstance(settings, Mapping) else {}),
         **logged_tokens(attributes),
     )
+    return Findings("llm", agent, inputs, outputs, call)
+
+
+def _agent(attributes: Mapping[str, Any]) -> str | None:
+    """The agent's name, or that of the graph's node."""
+    metadata = unpacked(attributes.get("metadata"))
+    node = metadata.get("langgraph_node") if isinstance(metadata, Mapping) else None
+    return text(attributes.get("agent.name")) or text(attributes.get("graph.node.id")) or text(node)
+
+
+def _texts(attributes: Mapping[str, Any], prefix: str) -> tuple[dict[str, Any], ...] | None:
+    """The prompt of a text completion, as what a user says."""
+    found = text(attributes.get(f"{prefix}.0.prompt.text"))
+    return ({"role": "user", "content": found},) if found else None
 
 
 def _messages(attributes: Mapping[str, Any], prefix: str) -> tuple[dict[str, Any], ...] | None:
     """Messages from flat attributes `PREFIX.0.message.role`, …; from a list of them where they are nested."""
     if isinstance(nested := unpacked(attributes.get(prefix)), list):
-        return messages_of(nested)
+        listed = [_message(_dotted(item)) or one_message(item) for item in nested]
+        return tuple(item for item in listed if item is not None) or None
     places: dict[int, dict[str, Any]] = {}
     for key, value in attributes.items():
         if key.startswith(f"{prefix}."):
@@ -73,6 +87,24 @@ def _messages(attributes: Mapping[str, Any], prefix: str) -> tuple[dict[str, Any
                 places.setdefault(int(place), {})[rest] = value
     found = [_message(places[place]) for place in sorted(places)]
     return tuple(item for item in found if item is not None) or None
+
+
+def _dotted(value: Any) -> dict[str, Any]:
+    """One message of a nested list, with the keys that it has in flat attributes."""
+    found: dict[str, Any] = {}
+
+    def walk(prefix: str, inner: Any) -> None:
+        if isinstance(inner, Mapping):
+            for key, item in inner.items():
+                walk(f"{prefix}.{key}" if prefix else str(key), item)
+        elif isinstance(inner, list):
+            for place, item in enumerate(inner):
+                walk(f"{prefix}.{place}", item)
+        elif inner is not None:
+            found[prefix] = inner
+
+    walk("", value)
+    return found
 
 
 def _message(parts: Mapping[str, Any]) -> dict[str, Any] | None:

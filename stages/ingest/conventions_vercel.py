@@ -20,18 +20,17 @@ def findings(name: str, attributes: Mapping[str, Any], events: Sequence[Any], sc
     if operation is None:
         return Findings()
     agent = text(attributes.get("ai.telemetry.functionId"))
-    answer = attributes.get("ai.response.text")
-    if answer is None:
-        answer = attributes.get("ai.response.object")
+    answer = _first(attributes, "ai.response.text", "ai.response.object", "ai.result.text", "ai.result.object")
     if operation == "ai.toolCall":
-        arguments, result = attributes.get("ai.toolCall.args"), attributes.get("ai.toolCall.result")
+        arguments = _first(attributes, "ai.toolCall.args", "ai.toolCall.input")
+        result = _first(attributes, "ai.toolCall.result", "ai.toolCall.output")
         return Findings("tool", agent, unpacked(arguments), unpacked(result))
     if ".do" not in operation:
         return Findings("chain", agent, unpacked(attributes.get("ai.prompt")), answer)
     prompt = messages_of(attributes.get("ai.prompt.messages"))
     if prompt is None or operation.endswith("doEmbed"):
         return Findings("other", agent)
-    calls = unpacked(attributes.get("ai.response.toolCalls"))
+    calls = unpacked(_first(attributes, "ai.response.toolCalls", "ai.result.toolCalls"))
     settings = {key.removeprefix("gen_ai.request."): value for key, value in attributes.items()}
     settings |= {key.removeprefix("ai.settings."): value for key, value in attributes.items()}
     call = Call(
@@ -40,9 +39,14 @@ def findings(name: str, attributes: Mapping[str, Any], events: Sequence[Any], sc
         tool_calls=tuple(calls) if isinstance(calls, list) else (),
         reasoning=text(attributes.get("ai.response.reasoning")),
         tools=bool(attributes.get("ai.prompt.tools")),
-        finish_reason=text(attributes.get("ai.response.finishReason")),
+        finish_reason=text(_first(attributes, "ai.response.finishReason", "ai.finishReason")),
         model=text(attributes.get("ai.response.model")) or text(attributes.get("ai.model.id")),
         **sampling(settings),
         **logged_tokens(attributes),
     )
     return Findings("llm", agent, call=call)
+
+
+def _first(attributes: Mapping[str, Any], *names: str) -> Any:
+    """The newest spelling that is there; `ai.result.*` is that of SDKs before 4."""
+    return next((attributes[name] for name in names if attributes.get(name) is not None), None)

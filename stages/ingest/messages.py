@@ -33,6 +33,10 @@ def message(role: Any, value: Any, extra: Mapping[str, Any] | None = None) -> di
         return None
     found, extra = content_of(value), extra or {}
     made: dict[str, Any] = {"role": _ROLES.get(role.lower(), role.lower()), "content": found.text}
+    if found.results:  # Anthropic, Bedrock and Gemini log the results of tools as what the user says
+        made["role"] = "tool"
+        if len(found.results) == 1 and found.results[0]:
+            made["tool_call_id"] = found.results[0]
     calls = list(found.tool_calls) or _tool_calls(extra)
     if calls:
         made["tool_calls"] = calls

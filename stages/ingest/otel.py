@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from stages.ingest import conventions_genai, conventions_openinference, conventions_vercel
-from stages.ingest.conventions import Findings
+from stages.ingest.conventions import Findings, mmgrpo_fields
 from stages.ingest.normal import Item, Refused, Score, Span
-from stages.ingest.values import identity, integer, nanoseconds, number, text, unpacked
+from stages.ingest.values import identity, judged, nanoseconds, text, unpacked
 
 EVALUATION = "gen_ai.evaluation.result"
 _USERS = ("user.id", "enduser.id", "gen_ai.user.id")
@@ -47,7 +47,7 @@ class RawSpan:
 
 def items_of(raw: RawSpan) -> Iterator[Item]:
     """The span in normal form, and the evaluations among its events; or why it is none."""
-    trace, span = identity(raw.trace), identity(raw.span)
+    trace, span = _id(raw.trace, 32), _id(raw.span, 16)
     if trace is None or span is None:
         yield Refused("no_trace_id" if trace is None else "no_span_id", f"the span '{raw.name}' has none", raw.where)
         return
@@ -56,7 +56,7 @@ def items_of(raw: RawSpan) -> Iterator[Item]:
     yield Span(
         trace=trace,
         span=span,
-        parent=identity(raw.parent),
+        parent=_id(raw.parent, 16),
         kind=found.kind or "other",
         name=raw.name,
         start=nanoseconds(raw.start),
@@ -64,10 +64,6 @@ def items_of(raw: RawSpan) -> Iterator[Item]:
         error=_error(raw),
         agent=found.agent,
         signature=text(unpacked(attributes.get("signature"))),
-        module=text(attributes.get("mmgrpo.module")),
-        invocation_index=integer(attributes.get("mmgrpo.invocation_index")),
-        attempt=integer(attributes.get("mmgrpo.attempt")),
-        policy=text(attributes.get("mmgrpo.policy")),
         inputs=found.inputs,
         outputs=found.outputs,
         call=found.call,
@@ -75,10 +71,17 @@ def items_of(raw: RawSpan) -> Iterator[Item]:
         user=_first(attributes, _USERS),
         metadata=_metadata(attributes),
         where=raw.where,
+        **mmgrpo_fields(attributes),
     )
     for event in raw.events:
         if event.name == EVALUATION:
             yield _score(event.attributes, trace, span, raw)
+
+
+def _id(value: Any, digits: int) -> str | None:
+    """An id in hex; SDKs in Python hold it as a number."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return f"{value:0{digits}x}" if whole and value > 0 else identity(value)
 
 
 def _findings(raw: RawSpan) -> Findings:
@@ -104,8 +107,8 @@ def _score(attributes: Mapping[str, Any], trace: str, span: str, raw: RawSpan) -
     return Score(
         trace=trace,
         name=text(attributes.get("gen_ai.evaluation.name")) or "evaluation",
-        value=number(attributes.get("gen_ai.evaluation.score.value")),
-        span=None if identity(raw.parent) is None else span,
+        value=judged(attributes.get("gen_ai.evaluation.score.value", attributes.get("gen_ai.evaluation.score.label"))),
+        span=None if _id(raw.parent, 16) is None else span,
         source=text(attributes.get("gen_ai.evaluation.evaluator")),
         where=raw.where,
     )

@@ -1,7 +1,8 @@
 """OpenTelemetry spans as JSON objects, in the layouts of exporters and SDKs: one a line, or a list of them.
 
 Flat (`trace_id`, `span_id`, `parent_span_id`), with a `context` as OpenTelemetry's Python SDK and Phoenix write them,
-or with a `spanContext` as its JavaScript SDK does. GenAI, OpenInference and Vercel attributes are all read.
+with a `spanContext` as its JavaScript SDK does, or with the columns of Phoenix and Logfire. GenAI, OpenInference and
+Vercel attributes are all read.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from stages.ingest.normal import Item
+from stages.ingest.guard import each
+from stages.ingest.normal import Item, Span
 from stages.ingest.otel import RawEvent, RawSpan, items_of
 from stages.ingest.otlp_json import plain
+from stages.ingest.phoenix import annotated, as_span, flat
 from stages.ingest.read import Shape
 from stages.ingest.values import unpacked
 
@@ -19,6 +22,11 @@ NAME = "otel_spans"
 SPLIT = ("spans",)
 _FAILED = (2, "2", "ERROR", "STATUS_CODE_ERROR", "StatusCode.ERROR")
 _CONTEXTS = ("context", "spanContext", "span_context", "_spanContext")
+_STARTS = ("start_time", "startTime", "start_time_unix_nano", "startTimeUnixNano", "start_timestamp")
+_ENDS = ("end_time", "endTime", "end_time_unix_nano", "endTimeUnixNano", "end_timestamp")
+_STATUS = "otel_status_code"
+_PENDING = "pending_span"
+"""What Logfire writes when a span starts, and again when it ends."""
 
 
 def recognises(value: Any, shape: Shape) -> bool:
@@ -28,16 +36,26 @@ def recognises(value: Any, shape: Shape) -> bool:
     spans = value.get("spans")
     if isinstance(spans, list) and spans and isinstance(spans[0], Mapping):
         value = spans[0]
-    return "attributes" in value and _ids(value)[0] is not None
+    value = as_span(value)
+    return "attributes" in value and "run_type" not in value and None not in _ids(value)
 
 
 def read(value: Mapping[str, Any], where: str) -> Iterator[Item]:
     """One span, or all of a list."""
     if isinstance(spans := value.get("spans"), list):
-        for span in spans:
-            yield from items_of(_raw(span, where))
+        yield from each(spans, lambda span: _items(span, where), where, "span")
     else:
-        yield from items_of(_raw(value, where))
+        yield from _items(value, where)
+
+
+def _items(row: Mapping[str, Any], where: str) -> Iterator[Item]:
+    span = as_span(row)
+    if span.get("kind") == _PENDING:
+        return
+    for item in items_of(_raw(span, where)):
+        yield item
+        if isinstance(item, Span):
+            yield from annotated(span, item.trace, None if item.parent is None else item.span, where)
 
 
 def _ids(span: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -53,23 +71,22 @@ def _either(held: Mapping[str, Any], *names: str) -> Any:
 
 def _raw(span: Mapping[str, Any], where: str) -> RawSpan:
     trace, own = _ids(span)
-    status = span.get("status")
-    status = status if isinstance(status, Mapping) else {"code": status or span.get("status_code")}
-    code = _either(status, "code", "status_code")
+    status = unpacked(span.get("status"))
+    status = status if isinstance(status, Mapping) else {"code": status or _either(span, "status_code", _STATUS)}
     parent = _either(span, "parent_span_id", "parentSpanId", "parent_id", "parentId")
-    events = _either(span, "span_events", "events") or []
-    scope = span.get("scope") or span.get("instrumentationScope") or {}
+    events = unpacked(_either(span, "span_events", "events", "otel_events") or [])
+    scope = unpacked(span.get("scope") or span.get("instrumentationScope")) or {"name": span.get("otel_scope_name")}
     return RawSpan(
         trace=trace,
         span=own,
         parent=parent if parent is not None else (_ids({"context": span.get("parentSpanContext")})[1]),
-        name=str(span.get("name") or ""),
-        start=_either(span, "start_time", "startTime", "start_time_unix_nano", "startTimeUnixNano"),
-        end=_either(span, "end_time", "endTime", "end_time_unix_nano", "endTimeUnixNano"),
-        failed=code in _FAILED,
-        message=_either(status, "message", "description") or span.get("status_message"),
-        attributes=_flat(plain(unpacked(span.get("attributes")) or {})),
-        events=[_event(event) for event in unpacked(events)],
+        name=str(_either(span, "name", "span_name") or ""),
+        start=_either(span, *_STARTS),
+        end=_either(span, *_ENDS),
+        failed=_either(status, "code", "status_code") in _FAILED,
+        message=_either(status, "message", "description") or _either(span, "status_message", "otel_status_message"),
+        attributes=flat(plain(unpacked(span.get("attributes")) or {}), span.get("span_kind")),
+        events=[_event(event) for event in events if isinstance(event, Mapping)] if isinstance(events, list) else [],
         scope=str(scope.get("name") or "") if isinstance(scope, Mapping) else "",
         where=where,
     )
@@ -77,23 +94,3 @@ def _raw(span: Mapping[str, Any], where: str) -> RawSpan:
 
 def _event(event: Mapping[str, Any]) -> RawEvent:
     return RawEvent(str(_either(event, "name", "event_name") or ""), plain(unpacked(event.get("attributes")) or {}))
-
-
-def _flat(attributes: dict[str, Any]) -> dict[str, Any]:
-    """Attributes with dotted keys. Phoenix's Parquet export nests them."""
-    if not any(
-        isinstance(value, Mapping) and key in ("llm", "input", "openinference", "gen_ai")
-        for key, value in attributes.items()
-    ):
-        return attributes
-    found: dict[str, Any] = {}
-
-    def walk(prefix: str, value: Any) -> None:
-        if isinstance(value, Mapping):
-            for key, item in value.items():
-                walk(f"{prefix}.{key}" if prefix else key, item)
-        elif value is not None:
-            found[prefix] = value
-
-    walk("", attributes)
-    return found

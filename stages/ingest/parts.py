@@ -23,6 +23,8 @@ class Content:
     tool_calls: tuple[Any, ...] = ()
     other: bool = False
     """Whether it also holds what is no text: an image, a file."""
+    results: tuple[str | None, ...] = ()
+    """The ids of the tool calls whose results it holds, where it holds nothing else."""
 
 
 def content_of(value: Any) -> Content:
@@ -39,6 +41,7 @@ def content_of(value: Any) -> Content:
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[Any] = []
+    results: list[str | None] = []
     other = False
     for part in value:
         kind = _kind(part)
@@ -48,11 +51,13 @@ def content_of(value: Any) -> Content:
             thoughts.append(_first_text(part) or "")
         elif kind == "result":
             texts.append(_result(part))
+            results.append(_call_id(part))
         elif kind == "text":
             texts.append(part if isinstance(part, str) else _first_text(part) or "")
         else:
             other = True
-    return Content("".join(texts), "".join(thoughts) or None, tuple(calls), other)
+    alone = len(results) == len(value)
+    return Content("".join(texts), "".join(thoughts) or None, tuple(calls), other, tuple(results) if alone else ())
 
 
 def _kind(part: Any) -> str | None:
@@ -79,9 +84,17 @@ def _first_text(part: Mapping[str, Any]) -> str | None:
     return _first_text(held.get("reasoningText") or held) if isinstance(held, Mapping) else None
 
 
+def _call_id(part: Mapping[str, Any]) -> str | None:
+    held = part.get("toolResult")
+    names = ("tool_use_id", "tool_call_id", "toolCallId", "toolUseId", "call_id", "id")
+    found = ((held if isinstance(held, Mapping) else part).get(name) for name in names)
+    return next((item for item in found if isinstance(item, str) and item), None)
+
+
 def _result(part: Mapping[str, Any]) -> str:
     for name in ("response", "result", "output", "content", *_RESULT_KEYS):
         if (found := part.get(name)) is not None:
+            found = found["value"] if isinstance(found, Mapping) and "value" in found else found  # Vercel's
             return found if isinstance(found, str) else content_of(found).text or as_json(found)
     return ""
 
