@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stages.ingest.guard import each
-from stages.ingest.inspect_events import events_of, resolved
+from stages.ingest.inspect_events import events_of, older, resolved
 from stages.ingest.messages import messages_of
 from stages.ingest.normal import Item, Refused, Score, Span
 from stages.ingest.parts import content_of
@@ -44,7 +44,7 @@ def read(value: Mapping[str, Any], where: str) -> Iterator[Item]:
 
 
 def _sample(sample: Mapping[str, Any], where: str) -> Iterator[Item]:
-    events = sample.get("events")
+    events = sample.get("events") or older(sample).get("events")
     events = events if isinstance(events, list) else []
     first = events[0].get("timestamp") if events and isinstance(events[0], Mapping) else None
     parts = [sample.get(name) for name in ("id", "epoch", "input", "target", "messages")]

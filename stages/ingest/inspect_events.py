@@ -19,8 +19,14 @@ _ATTACHED = "attachment://"
 
 def resolved(value: Any, sample: Mapping[str, Any]) -> Any:
     """A value with the texts that the log keeps apart from it put back."""
-    held = sample.get("attachments")
+    held = sample.get("attachments") or older(sample).get("content")
     return _filled(value, held) if isinstance(held, Mapping) and held else value
+
+
+def older(sample: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The transcript, in which older logs have a sample's events and attachments."""
+    found = sample.get("transcript")
+    return found if isinstance(found, Mapping) else {}
 
 
 def _filled(value: Any, held: Mapping[str, Any]) -> Any:
@@ -42,7 +48,7 @@ def events_of(sample: Mapping[str, Any], trace: str, where: str) -> Iterator[Ite
         if reader is not None and not event.get("pending"):
             yield reader(event, sample, trace, place, where)
 
-    yield from each(sample.get("events"), one, where, "event", trace)
+    yield from each(sample.get("events") or older(sample).get("events"), one, where, "event", trace)
 
 
 def _parent(event: Mapping[str, Any], name: str = "span_id") -> str:

@@ -37,6 +37,9 @@ def recognises(value: Any, shape: Shape) -> bool:
     if isinstance(spans, list) and spans and isinstance(spans[0], Mapping):
         value = spans[0]
     value = as_span(value)
+    attributes = unpacked(value.get("attributes"))
+    if isinstance(attributes, Mapping) and "mlflow.spanType" in attributes and isinstance(spans, list):
+        return False  # MLflow's own table of traces
     return "attributes" in value and "run_type" not in value and None not in _ids(value)
 
 

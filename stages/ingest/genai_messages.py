@@ -1,0 +1,127 @@
+"""Prompt and answer of a GenAI span, from the newest of the forms that is there.
+
+In order: `gen_ai.input.messages` and `gen_ai.output.messages`, as attributes or in an event of the whole call; one
+event for each message; Logfire's list of such events in an attribute; whole lists in the events `gen_ai.content.*` or
+the attributes `gen_ai.prompt` and `gen_ai.completion`; one attribute for each message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from stages.ingest.answers import Answer, answer_of, said_by, unpacked_content
+from stages.ingest.messages import message, messages_of
+from stages.ingest.values import text, unpacked
+
+Prompt = tuple[Mapping[str, Any], ...]
+_ROLES = {"gen_ai.system.message": "system", "gen_ai.user.message": "user", "gen_ai.assistant.message": "assistant"}
+_ROLES["gen_ai.tool.message"] = "tool"
+_CHOICE = "gen_ai.choice"
+_LISTS = ("events", "all_messages_events", "pydantic_ai.all_messages")
+
+
+def asked_and_said(attributes: Mapping[str, Any], events: Sequence[Any]) -> tuple[Prompt | None, Answer | None]:
+    """Prompt and answer; None where they were not logged."""
+    held = dict(attributes)
+    for event in events:
+        if event.name in (
+            "gen_ai.client.inference.operation.details",
+            "gen_ai.content.prompt",
+            "gen_ai.content.completion",
+        ):
+            held |= event.attributes
+    prompt: Prompt | None = messages_of(held.get("gen_ai.input.messages"))
+    answer = answer_of(held.get("gen_ai.output.messages")) if held.get("gen_ai.output.messages") else None
+    if prompt is None:
+        prompt, answer = _of_events([(event.name, event.attributes) for event in events])
+    if prompt is None:
+        prompt, answer = _of_lists(held)
+    if prompt is None:
+        prompt = messages_of(held.get("gen_ai.prompt")) or _one_by_one(held, "gen_ai.prompt")
+        answer = _completion(held)
+    return _with_system(prompt, held.get("gen_ai.system_instructions")), answer
+
+
+def _with_system(prompt: Prompt | None, instructions: Any) -> Prompt | None:
+    if not prompt or not instructions or prompt[0]["role"] == "system":
+        return prompt
+    said = messages_of(instructions)
+    first = {**said[0], "role": "system"} if said else message("system", unpacked(instructions))
+    return (first, *prompt) if first and first["content"] else prompt
+
+
+def _of_lists(held: Mapping[str, Any]) -> tuple[Prompt | None, Answer | None]:
+    """Logfire's attributes: a list of events, or of the messages of a whole run."""
+    for name in _LISTS:
+        listed = unpacked(held.get(name))
+        if not isinstance(listed, list) or not all(isinstance(item, Mapping) for item in listed) or not listed:
+            continue
+        if any("event.name" in item for item in listed):
+            return _of_events([(str(item.get("event.name")), item) for item in listed])
+        found = messages_of(listed)
+        last = said_by(found) if found else None
+        return (found[: -_trailing(found)] if found and last else found), last
+    return None, None
+
+
+def _trailing(messages: Prompt) -> int:
+    """How many messages of the assistant the list ends with."""
+    return next((count for count, said in enumerate(reversed(messages)) if said["role"] != "assistant"), len(messages))
+
+
+def _of_events(events: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[Prompt | None, Answer | None]:
+    prompt: list[Mapping[str, Any]] = []
+    for name, body in events:
+        if name in _ROLES:
+            found = message(_ROLES[name], unpacked_content(body.get("content")), body)
+            prompt += [found] if found else []
+    choices = list(_choices(events))
+    if not choices:
+        return tuple(prompt) or None, None
+    said = said_by([made for made, _ in choices])
+    answer = Answer(said.message, said.choices, choices[0][1]) if said else None
+    return tuple(prompt) or None, answer
+
+
+def _choices(events: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[tuple[Mapping[str, Any], str | None]]:
+    """The messages of the choices, and why each ended."""
+    for name, body in events:
+        if name == _CHOICE:
+            inner = unpacked(body.get("message"))
+            if not isinstance(inner, Mapping):
+                inner = {"content": inner if inner is not None else body.get("content")}
+            made = message("assistant", unpacked_content(inner.get("content")), {**body, **inner})
+            if made:
+                yield made, text(body.get("finish_reason"))
+
+
+def _completion(held: Mapping[str, Any]) -> Answer | None:
+    if (whole := held.get("gen_ai.completion")) is not None:
+        return answer_of(whole)
+    found = _one_by_one(held, "gen_ai.completion")
+    said = said_by(found) if found else None
+    return Answer(said.message, said.choices, text(held.get("gen_ai.completion.0.finish_reason"))) if said else None
+
+
+def _one_by_one(attributes: Mapping[str, Any], prefix: str) -> Prompt | None:
+    """Messages as attributes `PREFIX.0.role`, `PREFIX.0.content` and so on."""
+    found: list[dict[str, Any]] = []
+    while any(f"{prefix}.{len(found)}.{name}" in attributes for name in ("role", "content", "tool_calls.0.name")):
+        place = f"{prefix}.{len(found)}."
+        role = attributes.get(f"{place}role") or ("assistant" if prefix.endswith("completion") else "user")
+        extra = {name: attributes.get(f"{place}{name}") for name in ("tool_call_id", "reasoning")}
+        calls = {"tool_calls": _calls(attributes, f"{place}tool_calls")}
+        made = message(role, unpacked_content(attributes.get(f"{place}content")), {**extra, **calls})
+        if made is None:
+            return None
+        found.append(made)
+    return tuple(found) or None
+
+
+def _calls(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    while name := attributes.get(f"{prefix}.{len(found)}.name"):
+        parts = {part: attributes.get(f"{prefix}.{len(found)}.{part}") for part in ("id", "arguments")}
+        found.append({"name": name, **{part: value for part, value in parts.items() if value is not None}})
+    return found
