@@ -81,7 +81,9 @@ def items_of(raw: RawSpan) -> Iterator[Item]:
 def _id(value: Any, digits: int) -> str | None:
     """An id in hex; SDKs in Python hold it as a number."""
     whole = isinstance(value, int) and not isinstance(value, bool)
-    return f"{value:0{digits}x}" if whole and value > 0 else identity(value)
+    if whole:
+        return f"{value:0{digits}x}" if value > 0 else None
+    return identity(value)
 
 
 def _findings(raw: RawSpan) -> Findings:

@@ -6,7 +6,6 @@ stands beside it is read all the same.
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 from collections.abc import Iterator
@@ -18,16 +17,16 @@ from typing import IO, Any, Literal
 import fsspec
 import ijson
 import orjson
-import zstandard
 
 from schemas.errors import DataError
 from stages.ingest.normal import Refused
+from stages.ingest.packed import Unpacked
 
 WHOLE = 64 << 20
 """A document of at most so many bytes is parsed at once; of a larger one, item after item."""
 LINE = 256 << 20
 """Longest line of JSON lines, in bytes."""
-_GZIP, _ZSTD, _PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"
+_PARQUET = b"PAR1"
 Shape = Literal["object", "array", "lines", "rows"]
 """Where a value stood: alone in its file, in an array, on a line of its own, or in a table."""
 
@@ -80,18 +79,12 @@ def read_values(address: str, split: tuple[str, ...] = ()) -> Iterator[Value | R
             if start == _PARQUET:
                 yield from _rows(raw, address)
             else:
-                yield from _values(_plain(raw, start), address, split)
-    except (OSError, EOFError, zstandard.ZstdError) as error:
+                plain = Unpacked(raw, start)
+                yield from _values(io.BufferedReader(plain), address, split)
+                if plain.failure:
+                    yield Refused("not_readable", plain.failure, address)
+    except OSError as error:
         yield Refused("not_readable", str(error), address)
-
-
-def _plain(raw: IO[bytes], start: bytes) -> io.BufferedReader:
-    if start[:2] == _GZIP:
-        return io.BufferedReader(gzip.GzipFile(fileobj=raw))
-    if start == _ZSTD:
-        stream = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
-        return io.BufferedReader(stream)
-    return io.BufferedReader(raw)  # type: ignore[arg-type]
 
 
 def _rows(raw: IO[bytes], address: str) -> Iterator[Value | Refused]:
@@ -125,18 +118,15 @@ def _values(stream: io.BufferedReader, address: str, split: tuple[str, ...]) -> 
     head = _skip_space(stream)
     if not head:
         yield Refused("empty", "the file is empty", address)
-    elif head[:1] == b"[":
-        yield from _array(stream, address)
-    elif head[:1] != b"{":
+    elif head[:1] not in (b"[", b"{"):
         yield from _lines(stream, address)
     else:
-        first = stream.readline(LINE)
-        if _is_json(first):
-            rest = _skip_space(stream)
-            if rest:
-                yield from _lines(_Chained(first, stream), address)
-            else:
-                yield Value(_parse(first), "object", address)
+        first = stream.readline(WHOLE if head[:1] == b"[" else LINE)
+        more = first.endswith(b"\n") and _skip_space(stream)
+        if more and _is_json(first):
+            yield from _lines(_Chained(first, stream), address)
+        elif head[:1] == b"[":
+            yield from _array(io.BufferedReader(_Chained(first, stream)), address)
         else:
             yield from _object(_Chained(first, stream), address, split)
 
@@ -165,6 +155,14 @@ class _Chained(io.RawIOBase):
         if size < 0:
             return self._first.read() + self._rest.read()
         return self._first.read(size) or self._rest.read(size)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
     def readline(self, size: int | None = -1) -> bytes:
         return self._first.readline() or self._rest.readline(size if size is not None else -1)

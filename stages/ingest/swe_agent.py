@@ -27,7 +27,11 @@ _FINE = ("submitted", "submit", "Submitted")
 
 
 def recognises(value: Any, shape: Shape) -> bool:
-    """A trajectory, or the first message of a file that is one conversation."""
+    """A trajectory, a conversation on a line, or the first message of a file that is one."""
+    if isinstance(value, list):
+        return (
+            shape == "lines" and bool(value) and isinstance(value[0], Mapping) and {"role", "content"} <= set(value[0])
+        )
     if not isinstance(value, Mapping):
         return False
     if shape == "array" and set(value) >= {"role", "content"} and isinstance(value["role"], str):
