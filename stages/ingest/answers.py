@@ -36,7 +36,7 @@ def answer_of(value: Any, deep: int = 0) -> Answer | None:
         return Answer({"role": "assistant", "content": value})
     if isinstance(value, list):
         return _of_list(value)
-    if not isinstance(value, Mapping) or deep > _DEEP:
+    if not isinstance(value, dict) or deep > _DEEP:
         return None
     readers = (_of_choices, _of_generations, _of_items, _of_candidates, _of_messages, _of_message)
     found = (reader(value) for reader in readers)
@@ -52,7 +52,7 @@ def _of_message(value: Mapping[str, Any]) -> Answer | None:
     """A message, or its content alone."""
     content = value.get("content")
     made = one_message(value)
-    if made is None and isinstance(content, Mapping) and isinstance(content.get("parts"), list):
+    if made is None and isinstance(content, dict) and isinstance(content.get("parts"), list):
         made = message(content.get("role") or "assistant", content["parts"])  # Gemini's, without its candidates
     if made is None and (isinstance(value.get("text"), str) or isinstance(content, (str, list))):
         made = message("assistant", value.get("text", content), value)
@@ -94,7 +94,7 @@ def said_by(messages: Sequence[Mapping[str, Any]]) -> Answer | None:
 def _of_list(values: list[Any]) -> Answer | None:
     """A list of messages, or DSPy's list of completions, each a text or an object with one."""
     plain = [item for item in values if isinstance(item, str)]
-    bare = [item for item in values if isinstance(item, Mapping) and "text" in item and not item.get("role")]
+    bare = [item for item in values if isinstance(item, dict) and "text" in item and not item.get("role")]
     if values and len(plain) == len(values):
         return Answer({"role": "assistant", "content": plain[0]}, choices=len(plain))
     if values and len(bare) == len(values) and not any("type" in item for item in bare):
@@ -106,7 +106,7 @@ def _of_list(values: list[Any]) -> Answer | None:
         return Answer(message("assistant", values))
     if found is None or (answer := said_by(found)) is None:
         return None
-    reason = _reason(values[-1]) if isinstance(values[-1], Mapping) else None
+    reason = _reason(values[-1]) if isinstance(values[-1], dict) else None
     return Answer(answer.message, answer.choices, reason)
 
 
@@ -115,11 +115,11 @@ def _of_choices(value: Mapping[str, Any]) -> Answer | None:
     choices = unpacked(value.get("choices"))
     if not isinstance(choices, list):
         return None
-    if not choices or not isinstance(choices[0], Mapping):
+    if not choices or not isinstance(choices[0], dict):
         return Answer(None, choices=0, model=_model(value))
     first = choices[0]
-    said = first.get("message") if isinstance(first.get("message"), Mapping) else first.get("delta")
-    said = said if isinstance(said, Mapping) else {"content": first.get("text")}
+    said = first.get("message") if isinstance(first.get("message"), dict) else first.get("delta")
+    said = said if isinstance(said, dict) else {"content": first.get("text")}
     made = message(said.get("role") or "assistant", unpacked_content(said.get("content")), said)
     return Answer(made, len(choices), _reason(first), _model(value), tokens_of(first, said, value))
 
@@ -131,9 +131,7 @@ def unpacked_content(value: Any) -> Any:
 
 
 def _are_parts(value: Any) -> bool:
-    return (
-        isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) and "type" in item for item in value)
-    )
+    return isinstance(value, list) and bool(value) and all(isinstance(item, dict) and "type" in item for item in value)
 
 
 def _of_generations(value: Mapping[str, Any]) -> Answer | None:
@@ -142,15 +140,15 @@ def _of_generations(value: Mapping[str, Any]) -> Answer | None:
     if not isinstance(held, list):
         return None
     inner = held[0] if held and isinstance(held[0], list) else held
-    if not inner or not isinstance(inner[0], Mapping):
+    if not inner or not isinstance(inner[0], dict):
         return Answer(None, choices=0)
     first = inner[0]
-    said = messages_of(first["message"]) if isinstance(first.get("message"), Mapping) else None
+    said = messages_of(first["message"]) if isinstance(first.get("message"), dict) else None
     made = said[-1] if said else message("assistant", first.get("text"))
     info = first.get("generation_info") or {}
-    info = info if isinstance(info, Mapping) else {}
+    info = info if isinstance(info, dict) else {}
     outer = value.get("llm_output")
-    model = _model(info) or (_model(outer) if isinstance(outer, Mapping) else None)
+    model = _model(info) or (_model(outer) if isinstance(outer, dict) else None)
     return Answer(made, len(inner), _reason(info), model, tokens_of(info))
 
 
@@ -162,7 +160,7 @@ def _of_items(value: Mapping[str, Any]) -> Answer | None:
     found = messages_of(items)
     answer = said_by(found) if found else None
     cut = value.get("incomplete_details")
-    reason = cut.get("reason") if isinstance(cut, Mapping) else None
+    reason = cut.get("reason") if isinstance(cut, dict) else None
     done = "stop" if value.get("status") == "completed" else None
     return Answer(answer.message if answer else None, 1, text(reason) or done, _model(value), tokens_of(value))
 
@@ -170,7 +168,7 @@ def _of_items(value: Mapping[str, Any]) -> Answer | None:
 def _of_candidates(value: Mapping[str, Any]) -> Answer | None:
     """A response of Gemini's API."""
     held = value.get("candidates")
-    if not isinstance(held, list) or not held or not isinstance(held[0], Mapping):
+    if not isinstance(held, list) or not held or not isinstance(held[0], dict):
         return None
     first = held[0]
     made = message("assistant", (first.get("content") or {}).get("parts") if first.get("content") else None)
@@ -179,7 +177,7 @@ def _of_candidates(value: Mapping[str, Any]) -> Answer | None:
 
 def _reason(value: Mapping[str, Any]) -> str | None:
     beside = value.get("response_metadata")
-    for held in (value, beside if isinstance(beside, Mapping) else {}):
+    for held in (value, beside if isinstance(beside, dict) else {}):
         for name in ("finish_reason", "finishReason", "stop_reason", "stopReason", "done_reason"):
             if found := text(held.get(name)):
                 return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stages.ingest.normal import Call, Kind
@@ -32,12 +32,22 @@ class Findings:
 
     def filled(self, other: Findings) -> Findings:
         """These findings, and the other's where these have none."""
-        pairs = {item.name: getattr(self, item.name) for item in fields(self)}
-        return Findings(**{name: getattr(other, name) if mine is None else mine for name, mine in pairs.items()})
+        if self is NOTHING or other is NOTHING:
+            return other if self is NOTHING else self
+        return Findings(
+            other.kind if self.kind is None else self.kind,
+            other.agent if self.agent is None else self.agent,
+            other.inputs if self.inputs is None else self.inputs,
+            other.outputs if self.outputs is None else self.outputs,
+            other.call if self.call is None else self.call,
+        )
 
     def without_call(self) -> Findings:
         """As of an agent's span, which repeats the messages of the calls below it."""
         return replace(self, call=None)
+
+
+NOTHING = Findings()
 
 
 def logged_tokens(attributes: Mapping[str, Any]) -> dict[str, Any]:

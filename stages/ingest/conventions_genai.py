@@ -60,7 +60,7 @@ def _kind(attributes: Mapping[str, Any]) -> Kind | None:
 def _call(attributes: Mapping[str, Any], prompt: Prompt, answer: Answer | None) -> Call:
     reasons = unpacked(attributes.get("gen_ai.response.finish_reasons"))
     offered = unpacked(attributes.get("model_request_parameters"))  # Logfire's
-    offered = offered.get("function_tools") if isinstance(offered, Mapping) else None
+    offered = offered.get("function_tools") if isinstance(offered, dict) else None
     short = {key.removeprefix("gen_ai.request."): value for key, value in attributes.items()}
     return call_of(
         Request(prompt, any(attributes.get(name) for name in _TOOLS) or bool(offered), settings=known(sampling(short))),

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stages.ingest.answers import answer_of, said_by
-from stages.ingest.conventions import Findings, logged_tokens, sampling
+from stages.ingest.conventions import NOTHING, Findings, logged_tokens, sampling
 from stages.ingest.messages import message, one_message
 from stages.ingest.normal import Kind
 from stages.ingest.requests import Request, call_of, known, request_of
@@ -37,7 +37,7 @@ def findings(name: str, attributes: Mapping[str, Any], events: Sequence[Any], sc
     if kind is None and any(key.startswith("llm.input_messages") for key in attributes):
         kind = "llm"
     if kind is None and "input.value" not in attributes and "llm.model_name" not in attributes:
-        return Findings()
+        return NOTHING
     inputs, outputs = unpacked(attributes.get("input.value")), unpacked(attributes.get("output.value"))
     agent = _agent(attributes)
     if kind != "llm":
@@ -47,7 +47,7 @@ def findings(name: str, attributes: Mapping[str, Any], events: Sequence[Any], sc
     said = _messages(attributes, "llm.output_messages")
     answer = said_by(said) if said else answer_of(outputs)
     settings = unpacked(attributes.get("llm.invocation_parameters"))
-    settings = settings if isinstance(settings, Mapping) else {}
+    settings = settings if isinstance(settings, dict) else {}
     tools = any(key.startswith("llm.tools") for key in attributes) or bool(settings.get("tools")) or asked.tools
     if not prompt:
         return Findings("llm", agent, inputs, outputs)
@@ -64,7 +64,7 @@ def findings(name: str, attributes: Mapping[str, Any], events: Sequence[Any], sc
 def _agent(attributes: Mapping[str, Any]) -> str | None:
     """The agent's name, or that of the graph's node."""
     metadata = unpacked(attributes.get("metadata"))
-    node = metadata.get("langgraph_node") if isinstance(metadata, Mapping) else None
+    node = metadata.get("langgraph_node") if isinstance(metadata, dict) else None
     return text(attributes.get("agent.name")) or text(attributes.get("graph.node.id")) or text(node)
 
 
@@ -94,7 +94,7 @@ def _dotted(value: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     def walk(prefix: str, inner: Any) -> None:
-        if isinstance(inner, Mapping):
+        if isinstance(inner, dict):
             for key, item in inner.items():
                 walk(f"{prefix}.{key}" if prefix else str(key), item)
         elif isinstance(inner, list):

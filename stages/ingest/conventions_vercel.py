@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stages.ingest.conventions import Findings, logged_tokens, sampling
+from stages.ingest.conventions import NOTHING, Findings, logged_tokens, sampling
 from stages.ingest.messages import messages_of
 from stages.ingest.normal import Call
 from stages.ingest.values import text, unpacked
@@ -18,7 +18,7 @@ def findings(name: str, attributes: Mapping[str, Any], events: Sequence[Any], sc
     """What `ai.*` attributes say."""
     operation = text(attributes.get("ai.operationId"))
     if operation is None:
-        return Findings()
+        return NOTHING
     agent = text(attributes.get("ai.telemetry.functionId"))
     answer = _first(attributes, "ai.response.text", "ai.response.object", "ai.result.text", "ai.result.object")
     if operation == "ai.toolCall":

@@ -55,7 +55,7 @@ def _of_lists(held: Mapping[str, Any]) -> tuple[Prompt | None, Answer | None]:
     """Logfire's attributes: a list of events, or of the messages of a whole run."""
     for name in _LISTS:
         listed = unpacked(held.get(name))
-        if not isinstance(listed, list) or not all(isinstance(item, Mapping) for item in listed) or not listed:
+        if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed) or not listed:
             continue
         if any("event.name" in item for item in listed):
             return _of_events([(str(item.get("event.name")), item) for item in listed])
@@ -89,7 +89,7 @@ def _choices(events: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[tuple[
     for name, body in events:
         if name == _CHOICE:
             inner = unpacked(body.get("message"))
-            if not isinstance(inner, Mapping):
+            if not isinstance(inner, dict):
                 inner = {"content": inner if inner is not None else body.get("content")}
             made = message("assistant", unpacked_content(inner.get("content")), {**body, **inner})
             if made:

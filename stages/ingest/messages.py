@@ -54,7 +54,7 @@ def message(role: Any, value: Any, extra: Mapping[str, Any] | None = None) -> di
 def _tool_calls(extra: Mapping[str, Any]) -> list[Any]:
     """Tool calls that stand beside the content, by the first of the usual names."""
     beside = extra.get("additional_kwargs")
-    for held in (extra, beside if isinstance(beside, Mapping) else {}):
+    for held in (extra, beside if isinstance(beside, dict) else {}):
         for name in ("tool_calls", "toolCalls", "function_call"):
             if calls := _listed(held.get(name)):
                 return calls
@@ -63,7 +63,7 @@ def _tool_calls(extra: Mapping[str, Any]) -> list[Any]:
 
 def _listed(value: Any) -> list[Any]:
     value = unpacked(value)
-    return list(value) if isinstance(value, list) else [value] if isinstance(value, Mapping) and value else []
+    return list(value) if isinstance(value, list) else [value] if isinstance(value, dict) and value else []
 
 
 def messages_of(value: Any) -> tuple[dict[str, Any], ...] | None:
@@ -73,7 +73,7 @@ def messages_of(value: Any) -> tuple[dict[str, Any], ...] | None:
     Responses API.
     """
     value = unpacked(value)
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         for name in ("messages", "input_messages", "input", "contents"):
             if isinstance(held := unpacked(value.get(name)), list):
                 return messages_of(held)
@@ -89,17 +89,17 @@ def messages_of(value: Any) -> tuple[dict[str, Any], ...] | None:
 
 def one_message(value: Any) -> dict[str, Any] | None:
     """One message in normal form; None where the value is none."""
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         return None
     inner = value.get("kwargs")
-    if isinstance(inner, Mapping) and "content" in inner:  # LangChain's serialized messages
+    if isinstance(inner, dict) and "content" in inner:  # LangChain's serialized messages
         kinds = value.get("id")
         last = str(kinds[-1]) if isinstance(kinds, list) and kinds else ""
         return message(inner.get("type") or _class_role(last), inner["content"], inner)
     held = value.get("message")
-    if isinstance(held, Mapping) and "role" in held:
+    if isinstance(held, dict) and "role" in held:
         return one_message(held)
-    if isinstance(value.get("data"), Mapping) and "content" in value["data"]:  # LangChain's older form
+    if isinstance(value.get("data"), dict) and "content" in value["data"]:  # LangChain's older form
         return message(_role(value), value["data"]["content"], value["data"])
     role = _role(value)
     for name in ("content", "parts", "text"):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stages.ingest import conventions_genai, conventions_openinference, conventions_vercel
-from stages.ingest.conventions import Findings, mmgrpo_fields
+from stages.ingest.conventions import NOTHING, Findings, mmgrpo_fields
 from stages.ingest.normal import Item, Refused, Score, Span
 from stages.ingest.values import identity, judged, nanoseconds, text, unpacked
 
@@ -88,7 +88,7 @@ def _id(value: Any, digits: int) -> str | None:
 
 def _findings(raw: RawSpan) -> Findings:
     """What the first convention says that knows the span, the others filling in what it leaves open."""
-    found = Findings()
+    found = NOTHING
     for convention in (conventions_openinference, conventions_vercel, conventions_genai):
         found = found.filled(convention.findings(raw.name, raw.attributes, raw.events, raw.scope))
     return found if found.call is None or found.kind == "llm" else found.without_call()
@@ -126,5 +126,5 @@ def _metadata(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **{name: value for name, value in attributes.items() if name.startswith(("app.", "ai.telemetry.metadata."))},
         **({"session": attributes["session.id"]} if text(attributes.get("session.id")) else {}),
-        **(own if isinstance(own, Mapping) else {}),
+        **(own if isinstance(own, dict) else {}),
     }

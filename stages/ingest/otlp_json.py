@@ -18,7 +18,7 @@ _FAILED = (2, "2", "STATUS_CODE_ERROR")
 
 def recognises(value: Any, shape: Shape) -> bool:
     """An object with `resourceSpans`."""
-    return isinstance(value, Mapping) and any(isinstance(value.get(key), list) for key in SPLIT)
+    return isinstance(value, dict) and any(isinstance(value.get(key), list) for key in SPLIT)
 
 
 def read(value: Mapping[str, Any], where: str) -> Iterator[Item]:
@@ -34,7 +34,7 @@ def _of_resource(resource: Mapping[str, Any], where: str) -> Iterator[Item]:
 
 def _of_scope(scope: Mapping[str, Any], where: str) -> Iterator[Item]:
     about = scope.get("scope") or scope.get("instrumentationLibrary")
-    name = str(about.get("name") or "") if isinstance(about, Mapping) else ""
+    name = str(about.get("name") or "") if isinstance(about, dict) else ""
     yield from each(scope.get("spans"), lambda span: items_of(_raw(span, name, where)), where, "span")
 
 
@@ -65,13 +65,13 @@ def _either(span: Mapping[str, Any], *names: str) -> Any:
 
 def plain(attributes: Any) -> dict[str, Any]:
     """OTLP's list of typed values as a dictionary; one that is a dictionary already stays."""
-    if isinstance(attributes, Mapping):
+    if isinstance(attributes, dict):
         return dict(attributes)
     return {item["key"]: _value(item.get("value")) for item in attributes}
 
 
 def _value(value: Any) -> Any:
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         return value
     if "arrayValue" in value:
         return [_value(item) for item in (value["arrayValue"] or {}).get("values") or []]

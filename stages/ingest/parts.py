@@ -33,7 +33,7 @@ def content_of(value: Any) -> Content:
         return Content("")
     if isinstance(value, str):
         return Content(value)
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         held = value.get("parts")
         return content_of(held if isinstance(held, list) else [value])
     if not isinstance(value, Sequence):
@@ -63,7 +63,7 @@ def content_of(value: Any) -> Content:
 def _kind(part: Any) -> str | None:
     if isinstance(part, str):
         return "text"
-    if not isinstance(part, Mapping):
+    if not isinstance(part, dict):
         return None
     kind = part.get("type")
     kind = kind if isinstance(kind, str) else None
@@ -81,20 +81,20 @@ def _first_text(part: Mapping[str, Any]) -> str | None:
         if isinstance(found := part.get(name), str):
             return found
     held = part.get("reasoningContent")
-    return _first_text(held.get("reasoningText") or held) if isinstance(held, Mapping) else None
+    return _first_text(held.get("reasoningText") or held) if isinstance(held, dict) else None
 
 
 def _call_id(part: Mapping[str, Any]) -> str | None:
     held = part.get("toolResult")
     names = ("tool_use_id", "tool_call_id", "toolCallId", "toolUseId", "call_id", "id")
-    found = ((held if isinstance(held, Mapping) else part).get(name) for name in names)
+    found = ((held if isinstance(held, dict) else part).get(name) for name in names)
     return next((item for item in found if isinstance(item, str) and item), None)
 
 
 def _result(part: Mapping[str, Any]) -> str:
     for name in ("response", "result", "output", "content", *_RESULT_KEYS):
         if (found := part.get(name)) is not None:
-            found = found["value"] if isinstance(found, Mapping) and "value" in found else found  # Vercel's
+            found = found["value"] if isinstance(found, dict) and "value" in found else found  # Vercel's
             return found if isinstance(found, str) else content_of(found).text or as_json(found)
     return ""
 

@@ -12,6 +12,8 @@ from typing import Any
 import orjson
 
 _HEX = re.compile(r"(0x)?[0-9a-fA-F]+")
+_LOWER_HEX = re.compile(r"[0-9a-f]+")
+_LENGTHS = (16, 32)
 _ISO = re.compile(r"(\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2})(\.\d+)?\s*(Z|[+-]\d{2}:?\d{2})?")
 _DIGITS = 19
 """A time in nanoseconds has so many until the year 2286."""
@@ -26,19 +28,24 @@ def nanoseconds(value: Any) -> int | None:
     From ISO-8601 text (without an offset: UTC); from a number of seconds, milliseconds, microseconds or nanoseconds,
     told apart by its size; or from a list of seconds and nanoseconds.
     """
+    if isinstance(value, str):
+        return _of_text(value)
     if isinstance(value, (list, tuple)):
         pair = [number(part) for part in value]
         return None if len(pair) != 2 or None in pair else int(pair[0]) * 10**9 + int(pair[1])  # type: ignore[arg-type]
-    if isinstance(value, str):
-        if found := _ISO.fullmatch(value.strip()):
-            return _of_iso(*found.groups())
-        value = integer(value) if value.strip().isdecimal() else number(value)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
-        return None
-    if value >= _LATEST:
+    fine = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not fine or not 0 < value < _LATEST:
         return None
     scale = 10 ** (3 * round((_DIGITS - len(str(int(value)))) / 3)) if value >= 1 else 0
     return value * scale if isinstance(value, int) else round(value * 1e6) * scale // 10**6
+
+
+def _of_text(text: str) -> int | None:
+    if len(text) == _DIGITS and text.isdecimal():  # as OTLP has it
+        return nanoseconds(int(text))
+    if found := _ISO.fullmatch(text.strip()):
+        return _of_iso(*found.groups())
+    return nanoseconds(integer(text) if text.strip().isdecimal() else number(text))
 
 
 def _of_iso(moment: str, fraction: str | None, offset: str | None) -> int | None:
@@ -56,16 +63,14 @@ def identity(value: Any) -> str | None:
 
     Hex in lower case without 0x, base64 of 8 or 16 bytes as hex, other text as it is.
     """
-    if isinstance(value, bool) or value is None:
-        return None
-    if isinstance(value, int):
+    if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    if not isinstance(value, str) or not value.strip():
-        return None
-    text = value.strip()
+    text = value.strip() if isinstance(value, str) else ""
     if text.strip("0x-") == "":
         return None
-    if _HEX.fullmatch(text) and len(text.removeprefix("0x")) in (16, 32):
+    if _LOWER_HEX.fullmatch(text) and len(text) in _LENGTHS:
+        return text
+    if _HEX.fullmatch(text) and len(text.removeprefix("0x")) in _LENGTHS:
         return text.removeprefix("0x").lower()
     return _of_base64(text) or text
 
@@ -82,6 +87,8 @@ def _of_base64(text: str) -> str | None:
 
 def number(value: Any) -> float | None:
     """A finite number, also from text or from true and false; None for anything else."""
+    if value is None:
+        return None
     try:
         found = float(value) if isinstance(value, (int, float, str)) else math.nan
     except (ValueError, OverflowError):
@@ -91,7 +98,7 @@ def number(value: Any) -> float | None:
 
 def integer(value: Any) -> int | None:
     """A whole number, also from text; None for anything else."""
-    if isinstance(value, bool):
+    if value is None or isinstance(value, bool):
         return None
     if isinstance(value, str):
         value = value.strip()
