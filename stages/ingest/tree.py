@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from schemas.canonical import canonical_json
-from stages.ingest.normal import Span
+from stages.ingest.normal import Call, Span
 
 NO_ROOT, SEVERAL_ROOTS = "no_root", "several_roots"
 
@@ -85,7 +85,20 @@ def _merged(records: Sequence[Span]) -> Span:
         if getattr(newest, item.name) in (None, "", {}, "other"):
             known = [getattr(record, item.name) for record in ordered]
             changes[item.name] = next((value for value in known if value not in (None, "", {}, "other")), known[0])
+    calls = [record.call for record in ordered if record.call is not None]
+    if len(calls) > 1:
+        changes["call"] = _call_of(calls)
     return replace(newest, **changes)
+
+
+def _call_of(calls: Sequence[Call]) -> Call:
+    """One call of its records, newest first: that of a request has the prompt, that of its response the answer."""
+    changes = {}
+    for item in fields(Call):
+        known = [getattr(call, item.name) for call in calls]
+        if known[0] in (None, "", (), False):
+            changes[item.name] = next((value for value in known if value not in (None, "", (), False)), known[0])
+    return replace(calls[0], **changes)
 
 
 def _age(span: Span) -> tuple[Any, ...]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from stages.ingest.tree import Tree, grow
 from tests.test_stages.ingest_kit import TRACES, Held, parquet, read_file, read_value
 from tests.test_stages.ingest_values import CHAT, COMPLETION, MLFLOW_2, RUN, SAID, SAMPLE, VALUES
 
@@ -342,6 +343,22 @@ def test_batches_are_the_same_span_in_both_files(tmp_path: Path) -> None:
     assert (asked.root.trace, asked.root.span) == (said.root.trace, said.root.span) == ("b1", "call")
     assert (asked.call.completion, said.call.completion, said.call.messages) == (None, "4", ())
     assert _of("openai_batch: a failure", tmp_path).root.error == "too late"
+
+
+def test_a_request_and_its_response_in_two_files_are_one_call(tmp_path: Path) -> None:
+    post = {name: RUN[name] for name in ("id", "trace_id", "run_type", "inputs", "start_time")}
+    patch = {name: RUN[name] for name in ("id", "trace_id", "outputs", "end_time", "run_type")}
+    halves = [
+        [_of(f"openai_batch: a {half}", tmp_path).spans[0] for half in ("request", "response")],
+        [read_value({"post": [post]}, tmp_path).spans[0], read_value({"patch": [patch]}, tmp_path).spans[0]],
+    ]
+    for first, second in halves:
+        for order in ([first, second], [second, first]):
+            tree = grow(order)
+            assert isinstance(tree, Tree)
+            (span,) = tree.calls()
+            assert span.call is not None
+            assert (len(span.call.messages), span.call.completion, span.call.finish_reason) == (2, "4", "stop")
 
 
 def test_several_choices_are_counted_and_the_first_is_kept(tmp_path: Path) -> None:
