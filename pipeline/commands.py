@@ -122,7 +122,7 @@ def do_ingest(options: argparse.Namespace) -> int:
     reporter = Reporter(execution.progress)
     wanted = Wanted(tuple(options.addresses), options.format, options.rescore)
     if options.suggest_modules:
-        print(suggest_modules(loaded, wanted, options.snapshots, reporter), end="")
+        print(suggest_modules(loaded, execution, wanted, options.snapshots, reporter), end="")
         return 0
     found, made = ingest(loaded, execution, wanted, options.snapshots, reporter)
     print(account_of(found))

@@ -6,7 +6,7 @@ import json
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,6 +17,7 @@ from pipeline.jobs import key_of
 from pipeline.progress import Reporter
 from pipeline.provenance import provenance
 from pipeline.recipes import LoadedRecipe
+from pipeline.redacting import redacted, redactor_of, traces_of
 from pipeline.store import PartialArtifact, Store
 from pipeline.texttable import cell
 from schemas.canonical import digest
@@ -26,12 +27,13 @@ from schemas.manifest import TELEMETRY
 from stages.contract import Artifact
 from stages.examples import read_examples
 from stages.ingest import snapshot
-from stages.ingest.assemble import Assembler
+from stages.ingest.assemble import Assembler, Trace
 from stages.ingest.content import content_of
 from stages.ingest.formats import AUTO, Format, format_named, read_items, recognise
 from stages.ingest.modules import Place, as_toml, place_of, suggest
 from stages.ingest.normal import Refused
 from stages.ingest.read import find_files
+from stages.ingest.redact import Redactor
 from stages.ingest.rescore import NoEngine, Rescorer
 from stages.ingest.rescore import identity as rescored_by
 from stages.ingest.spool import Spool
@@ -69,8 +71,8 @@ class Sources:
         return dict(sorted(Counter(item.reason for item in self.refused).items()))
 
 
-def read_all(wanted: Wanted, spool: Spool, reporter: Reporter) -> Sources:
-    """Read every file into the spool.
+def read_all(wanted: Wanted, spool: Spool, redactor: Redactor | None, reporter: Reporter) -> Sources:
+    """Read every file into the spool, what the recipe takes out of traces already taken out.
 
     Raises:
         RecipeError: for an unknown format.
@@ -85,7 +87,7 @@ def read_all(wanted: Wanted, spool: Spool, reporter: Reporter) -> Sources:
         if isinstance(known, Refused):
             sources.refused.append(known)
             continue
-        for item in read_items(file, known):
+        for item in (redacted(item, redactor) for item in read_items(file, known)):
             refused = item if isinstance(item, Refused) and item.trace is None else spool.add(item, known.NAME)
             if isinstance(item, Refused):
                 refused = item
@@ -112,14 +114,15 @@ def ingest(
     """
     started, clock = datetime.now(UTC), time.monotonic()
     base, key_id = _base(loaded, execution), snapshot.key_id(loaded.recipe)
+    redactor = redactor_of(loaded, execution)
     with _spooled(folder) as spool:
         reporter.start("reading traces")
-        sources = read_all(wanted, spool, reporter)
+        sources = read_all(wanted, spool, redactor, reporter)
         reporter.stop()
         _tell(sources, reporter)
         if not spool.spans:
             raise DataError(f"no trace in {', '.join(wanted.addresses)}: {_first(sources)}")
-        content = content_of(spool.traces())
+        content = content_of(traces_of(spool, redactor))
         params: dict[str, Any] = {"key_id": key_id} if key_id else {}
         params |= {"traces": content.digest, "base": {"tokenizer": base.tokenizer, "template": base.template}}
         program = load_program(loaded.recipe, loaded.root) if wanted.rescore else None
@@ -133,7 +136,7 @@ def ingest(
         try:
             with store.begin(snapshot.NAME, key, reporter) as out:
                 metrics = snapshot.build(
-                    spool.traces(),
+                    traces_of(spool, redactor),
                     content,
                     _assembler(loaded, base),
                     loaded.recipe,
@@ -155,19 +158,21 @@ def ingest(
         return artifact, True
 
 
-def suggest_modules(loaded: LoadedRecipe, wanted: Wanted, folder: Path, reporter: Reporter) -> str:
+def suggest_modules(
+    loaded: LoadedRecipe, execution: Execution, wanted: Wanted, folder: Path, reporter: Reporter
+) -> str:
     """Rules, as TOML, for the calls that no module is known for."""
-    program = load_program(loaded.recipe, loaded.root)
+    program, redactor = load_program(loaded.recipe, loaded.root), redactor_of(loaded, execution)
     with _spooled(folder) as spool:
-        read_all(wanted, spool, reporter)
-        places = _nameless(spool, loaded)
+        read_all(wanted, spool, redactor, reporter)
+        places = _nameless(traces_of(spool, redactor), loaded)
         return as_toml(suggest(places, None if program.modules is None else list(program.modules)))
 
 
-def _nameless(spool: Spool, loaded: LoadedRecipe) -> Iterator[Place]:
+def _nameless(traces: Iterable[Trace], loaded: LoadedRecipe) -> Iterator[Place]:
     from stages.ingest.modules import module_of
 
-    for trace in spool.traces():
+    for trace in traces:
         tree = grow(trace.spans)
         if isinstance(tree, Tree):
             for span in tree.calls():
@@ -275,6 +280,7 @@ _ACCOUNT = {
     "fidelity": "calls by fidelity",
     "fidelity_reasons": "why they are not exact",
     "no_reward": "rollouts without a reward",
+    "redacted": "values taken out",
     "left_out_traces": "traces left out",
     "left_out_calls": "calls left out",
 }

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from schemas.sections import VariableName
-from schemas.sections import Section, Share
-
-
-def _pattern(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise ValueError(f"not a regular expression: {error}") from None
-    return text
-
-
-Pattern = Annotated[str, AfterValidator(_pattern)]
+from schemas.recipe_redact import RedactSection
+from schemas.sections import Pattern, Section, Share, VariableName
 
 
 class ModuleRule(Section):
@@ -63,6 +51,9 @@ class IngestSection(Section):
     key_env: VariableName | None = None
     """Environment variable of a secret that example ids are keyed with, so that they do not give an input away to
     whoever guesses it. Equal inputs keep equal ids under one secret; those of the rollout stage are not keyed."""
+    redact: RedactSection = RedactSection()
+    """What is replaced by pseudonyms before anything is written. Users' keys are then kept under the secret of
+    `key_env` only, and dropped without one."""
 
 
 class TracesSection(Section):

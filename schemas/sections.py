@@ -32,6 +32,18 @@ VariableName = Annotated[str, AfterValidator(_a_name)]
 """The name of an environment variable that holds a secret."""
 
 
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from None
+    return text
+
+
+Pattern = Annotated[str, AfterValidator(_pattern)]
+"""A regular expression."""
+
+
 class Section(BaseModel):
     """Base of all sections: frozen, unknown keys forbidden, finite numbers only."""
 

@@ -23,6 +23,8 @@ TRACES = TableSpec(
             column("user", pa.string(), null=True),
             column("start", pa.int64(), null=True),  # nanoseconds since 1970
             column("metadata", pa.string(), null=True),  # canonical JSON object
+            column("fidelity_reasons", pa.string()),  # canonical JSON object: why calls are not exact -> calls
+            column("redacted", pa.string()),  # canonical JSON object: kind of value taken out -> values
         ]
     ),
     key=("trace",),

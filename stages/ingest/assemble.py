@@ -9,7 +9,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -36,6 +37,8 @@ class Trace:
     spans: Sequence[Span]
     scores: Sequence[Score]
     refused: Sequence[Refused] = ()
+    redacted: Mapping[str, int] = field(default_factory=dict)
+    """How many values were taken out of it, by kind."""
 
 
 @dataclass
@@ -126,6 +129,7 @@ class Assembler:
             "seed": None,
         }
         made.invocations = [self._row(rollout_id, index, item, made) for index, item in enumerate(_ranked(placed))]
+        made.trace["fidelity_reasons"] = canonical_json(Counter(reason for _, reason in made.fidelity if reason))
         return made
 
     def _placed(self, tree: Tree, trace: str, made: Assembled) -> list[_Placed]:
@@ -210,6 +214,8 @@ def _trace_row(trace: Trace, tree: Tree | None, values: dict[str, list[float | N
         "user": users[0] if len(users) == 1 else None,
         "start": min(starts, default=None),
         "metadata": json_or_none({**(dict(root.metadata) if root else {}), **about} or None),
+        "fidelity_reasons": "{}",
+        "redacted": canonical_json(dict(trace.redacted)),
     }
 
 

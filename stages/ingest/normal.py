@@ -46,6 +46,8 @@ class Call:
     """How many answers the request got; `completion` is the first, and which one the program used is not known."""
     logprob_kind: Literal["processed", "raw"] | None = None
     """Whether logprobs are those of the distribution sampled from; None where the log does not say."""
+    redacted: bool = False
+    """Whether something was taken out of its texts: logged ids are then gone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ FINISH = {
 }
 NO_COMPLETION, TOOLS, REASONING = "no_completion", "tool_calls", "hidden_reasoning"
 OTHER_CONTENT, NOT_ENCODED, NOT_RENDERED = "no_text_content", "not_encoded", "not_rendered"
-DECODE = "ids_do_not_decode"
+DECODE, REDACTED = "ids_do_not_decode", "redacted"
 LENGTHS, VOCABULARY = "lengths_differ", "ids_out_of_vocabulary"
 
 
@@ -98,7 +98,7 @@ class Encoder:
         completion = encode_completion(self._tokenizer, call.completion or "", ended=finish == "stop")
         if not completion:
             return Tokens("partial", NOT_ENCODED if call.completion else NO_COMPLETION)
-        return Tokens("text", "no_ids", prompt, completion, None, finish)
+        return Tokens("text", REDACTED if call.redacted else "no_ids", prompt, completion, None, finish)
 
 
 def _more_than_text(call: Call) -> str | None:
