@@ -92,6 +92,8 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--print", action="store_true", dest="only_print", help="print the command, start nothing")
     _study_command(commands)
     _ingest_command(commands)
+    _snapshot_command(commands)
+    _forget_command(commands)
     _run_command(commands, "verify", "check every byte of a run against its manifests")
     lineage = _run_command(commands, "lineage", "which rollouts trained an adapter; what came of a rollout")
     lineage.add_argument(
@@ -142,11 +144,35 @@ def _ingest_command(commands: argparse._SubParsersAction[argparse.ArgumentParser
         "--format", default="auto", metavar="F", help="of all files (default: seen from what they hold)"
     )
     parser.add_argument("--snapshots", type=Path, default=Path("snapshots"), metavar="D", help="folder of snapshots")
+    parser.add_argument("--onto", type=Path, metavar="SNAPSHOT", help="add the traces to this snapshot, as its child")
     parser.add_argument("--rescore", action="store_true", help="score the logged outputs with the program's metric")
     parser.add_argument(
         "--suggest-modules", action="store_true", help="print rules for the calls that no module is known for, and stop"
     )
     _settings(parser)
+
+
+def _snapshot_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("snapshot", help="compare two snapshots of traces, or export one as a data set")
+    kinds = parser.add_subparsers(dest="what", required=True, metavar="WHAT")
+    diff = kinds.add_parser("diff", help="which traces came, went and changed from one snapshot to another")
+    diff.add_argument("before", type=Path, help="a snapshot's folder")
+    diff.add_argument("after", type=Path, help="another one's")
+    diff.add_argument("--json", action="store_true", help="machine-readable output, with every id")
+    export = kinds.add_parser("export", help="write a Hugging Face dataset folder with a card")
+    export.add_argument("snapshot", type=Path, help="a snapshot's folder")
+    export.add_argument("folder", type=Path, help="the folder to write; it must not exist")
+
+
+def _forget_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "delete traces from all snapshots, and say what they had reached"
+    parser = commands.add_parser("forget", help=text, description=f"{text[0].upper()}{text[1:]}.")
+    parser.add_argument("--trace", action="append", default=[], metavar="ID", help="a trace's id; may be repeated")
+    parser.add_argument("--user", action="append", default=[], metavar="KEY", help="all traces of a user, by its key")
+    parser.add_argument("--snapshots", type=Path, default=Path("snapshots"), metavar="D", help="folder of snapshots")
+    parser.add_argument("--runs", type=Path, nargs="*", metavar="RUN", help="run folders (default: all below runs/)")
+    parser.add_argument("--reason", default="requested", metavar="TEXT", help="why, for the tombstone")
+    parser.add_argument("--json", action="store_true", help="machine-readable output")
 
 
 def _settings(parser: argparse.ArgumentParser) -> None:

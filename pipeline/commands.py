@@ -120,13 +120,41 @@ def do_ingest(options: argparse.Namespace) -> int:
 
     loaded, execution = load_recipe(options.recipe, options.set), load_execution(options.execution, options.exec)
     reporter = Reporter(execution.progress)
-    wanted = Wanted(tuple(options.addresses), options.format, options.rescore)
+    wanted = Wanted(tuple(options.addresses), options.format, options.rescore, options.onto)
     if options.suggest_modules:
         print(suggest_modules(loaded, execution, wanted, options.snapshots, reporter), end="")
         return 0
     found, made = ingest(loaded, execution, wanted, options.snapshots, reporter)
     print(account_of(found))
     print(f"Snapshot: {found.path}" if made else f"Snapshot: {found.path}, which holds exactly these traces already")
+    return 0
+
+
+def do_snapshot(options: argparse.Namespace) -> int:
+    """`mmgrpo snapshot diff A B` and `mmgrpo snapshot export SNAPSHOT FOLDER`."""
+    from pipeline.snapshot_diff import diff, render
+    from pipeline.snapshot_export import export_snapshot
+    from pipeline.snapshots import open_snapshot
+
+    if options.what == "export":
+        rows = export_snapshot(open_snapshot(options.snapshot), options.folder)
+        print(f"{options.folder}: " + ", ".join(f"{count} {name}" for name, count in rows.items()))
+        return 0
+    found = diff(open_snapshot(options.before), open_snapshot(options.after))
+    print(json.dumps(found.as_json(), indent=2) if options.json else render(found))
+    return 0
+
+
+def do_forget(options: argparse.Namespace) -> int:
+    """`mmgrpo forget --trace ID`."""
+    from pipeline.forget import Wanted, forget, render
+
+    if not (options.trace or options.user):
+        raise RecipeError("name what is to be forgotten: --trace ID, or --user KEY; each may be repeated")
+    wanted = Wanted(tuple(options.trace), tuple(options.user), options.reason)
+    runs = options.runs if options.runs is not None else sorted(path.parent for path in Path("runs").glob("*/run.json"))
+    found = forget(wanted, options.snapshots, runs, Reporter("off"))
+    print(json.dumps(found.as_json(), indent=2) if options.json else render(found))
     return 0
 
 

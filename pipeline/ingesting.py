@@ -18,8 +18,10 @@ from pipeline.progress import Reporter
 from pipeline.provenance import provenance
 from pipeline.recipes import LoadedRecipe
 from pipeline.redacting import redacted, redactor_of, traces_of
+from pipeline.snapshots import Seen, kept, parent_of
 from pipeline.store import PartialArtifact, Store
 from pipeline.texttable import cell
+from pipeline.tombstones import forgotten_in, refuse_deleted
 from schemas.canonical import digest
 from schemas.errors import DataError
 from schemas.execution import Execution
@@ -32,6 +34,7 @@ from stages.ingest.content import content_of
 from stages.ingest.formats import AUTO, Format, format_named, read_items, recognise
 from stages.ingest.modules import Place, as_toml, place_of, suggest
 from stages.ingest.normal import Refused
+from stages.ingest.onto import Onto
 from stages.ingest.read import find_files
 from stages.ingest.redact import Redactor
 from stages.ingest.rescore import NoEngine, Rescorer
@@ -55,6 +58,8 @@ class Wanted:
     """Of all files, or `auto`."""
     rescore: bool = False
     """Score the logged outputs with the program's metric."""
+    onto: Path | None = None
+    """A snapshot that the traces come onto."""
 
 
 @dataclass
@@ -114,7 +119,7 @@ def ingest(
     """
     started, clock = datetime.now(UTC), time.monotonic()
     base, key_id = _base(loaded, execution), snapshot.key_id(loaded.recipe)
-    redactor = redactor_of(loaded, execution)
+    redactor, forgotten = redactor_of(loaded, execution), forgotten_in(folder)
     with _spooled(folder) as spool:
         reporter.start("reading traces")
         sources = read_all(wanted, spool, redactor, reporter)
@@ -122,27 +127,37 @@ def ingest(
         _tell(sources, reporter)
         if not spool.spans:
             raise DataError(f"no trace in {', '.join(wanted.addresses)}: {_first(sources)}")
-        content = content_of(traces_of(spool, redactor))
+        seen = Seen()
+        content = content_of(kept(traces_of(spool, redactor), forgotten, seen))
+        if seen.forgotten:
+            reporter.note(f"left out, since they were to be forgotten: {seen.forgotten} traces")
         params: dict[str, Any] = {"key_id": key_id} if key_id else {}
         params |= {"traces": content.digest, "base": {"tokenizer": base.tokenizer, "template": base.template}}
         program = load_program(loaded.recipe, loaded.root) if wanted.rescore else None
         if program is not None:
             params["rescored"] = digest(rescored_by(identity_of(loaded.recipe, loaded.root, program)))
+        parent = None if wanted.onto is None else parent_of(wanted.onto, snapshot.recipe_slice(loaded.recipe), params)
+        params |= {"parent": parent.digest} if parent else {}
         payload = _payload(loaded, params)
         key, store = key_of(payload), Store(folder)
         if (found := store.find(snapshot.NAME, key)) is not None:
+            refuse_deleted(found)
             return found, False
         reporter.start("making the snapshot")
         try:
             with store.begin(snapshot.NAME, key, reporter) as out:
                 metrics = snapshot.build(
-                    traces_of(spool, redactor),
+                    kept(traces_of(spool, redactor), forgotten),
                     content,
                     _assembler(loaded, base),
                     loaded.recipe,
                     out,
                     rescorer=None if program is None else _rescorer(loaded, execution, base, program),
+                    onto=None if parent is None else Onto(parent.path, seen.kept, scored=program is None),
                 )
+                if parent is not None and not metrics["onto"].keys() & {"added", "replaced"}:
+                    out.discard()
+                    return parent, False
                 _keep_sources(sources, out)
                 made = provenance(started, time.monotonic() - clock)
                 artifact = out.finish(
@@ -269,6 +284,9 @@ def account_of(artifact: Artifact) -> str:
         f"{figures['traces']} traces: {figures['rollouts']} rollouts of {figures['examples']} examples, "
         f"{figures['examples_with_siblings']} of them with two or more; {figures['invocations']} calls"
     ]
+    if "onto" in figures:
+        told = ", ".join(f"{figures['onto'].get(name, 0)} {name}" for name in ("added", "replaced", "same"))
+        lines.append(f"onto its parent {artifact.manifest.payload['params']['parent'][:12]}: {told}")
     for name, what in _ACCOUNT.items():
         if figures[name]:
             lines.append(f"{what}: " + ", ".join(f"{key} {count}" for key, count in figures[name].items()))

@@ -173,6 +173,10 @@ class PartialArtifact:
         draft.replace(self._partial / MANIFEST)
         return self._complete(manifest)
 
+    def discard(self) -> None:
+        """Give the artifact up: nothing of it stays."""
+        shutil.rmtree(self._partial)
+
     def taken_up(self) -> Artifact | None:
         """The artifact, when an earlier process was killed after it wrote the manifest and before the last rename."""
         path = self._partial / MANIFEST

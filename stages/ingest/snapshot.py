@@ -11,9 +11,9 @@ import hmac
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,12 @@ from schemas.recipe import Recipe
 from schemas.rollouts import INVOCATIONS, ROLLOUTS
 from schemas.traces import LEFT_OUT, TRACES
 from stages.contract import Inputs, Out
+from stages.ingest.account import Account
 from stages.ingest.assemble import Assembled, Assembler, Trace
 from stages.ingest.content import Content
 from stages.ingest.inputs import id_of, split_of
+from stages.ingest.onto import Onto
+from stages.ingest.records import Record
 from stages.ingest.rescore import Rescorer
 
 NAME = "ingest"
@@ -121,6 +124,7 @@ def build(
     out: Out,
     *,
     rescorer: Rescorer | None = None,
+    onto: Onto | None = None,
 ) -> dict[str, Any]:
     """Write `examples`, `rollouts`, `invocations`, `traces` and `left_out`, a Parquet file each.
 
@@ -131,6 +135,7 @@ def build(
         recipe: the whole recipe.
         out: where they go.
         rescorer: scores them anew; None for the logged scores.
+        onto: the snapshot that they come onto.
 
     Returns:
         Metrics: what was read, what became of it, and how far it can be trusted.
@@ -138,18 +143,45 @@ def build(
     Raises:
         DataError: when no trace is a rollout.
     """
-    account = _Account()
-    ranges = _Ranges(out.scratch / "ranges", max(1, min(256, -(-content.spans // RANGE))))
-    secret = secret_of(recipe)
-    for trace in traces:
-        made = assembler.assemble(trace)
-        identity = id_of(made.inputs, secret) if made.inputs is not None and made.rollout else None
-        made.trace["example_id"] = identity
-        if made.rollout:
-            made.rollout["example_id"] = identity
-        account.count(made)
-        ranges.add(identity, made)
-        out.progress(account.traces, content.traces, "traces")
+    secret, repeated = secret_of(recipe), Counter[str]()
+
+    def made() -> Iterator[Record]:
+        for trace in traces:
+            found = assembler.assemble(trace)
+            repeated["spans"] += found.repeated
+            yield _record(found, secret)
+
+    records = made() if onto is None else onto.merged(made())
+    more = (0, 0) if onto is None else (onto.traces, onto.spans)
+    size = Size(content.traces + more[0], content.spans + more[1])
+    metrics = write(records, size, recipe.ingest.dev, out, rescorer=rescorer) | {"repeated_spans": repeated["spans"]}
+    return metrics if onto is None else metrics | {"onto": dict(sorted(onto.counts.items()))}
+
+
+def _record(made: Assembled, secret: bytes | None) -> Record:
+    identity = id_of(made.inputs, secret) if made.inputs is not None and made.rollout else None
+    rollout = {**made.rollout, "example_id": identity} if made.rollout else None
+    return Record(made.inputs, {**made.trace, "example_id": identity}, rollout, made.invocations, made.left_out)
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is to be written."""
+
+    traces: int
+    spans: int
+
+
+def write(
+    records: Iterable[Record], size: Size, dev: float, out: Out, *, rescorer: Rescorer | None = None
+) -> dict[str, Any]:
+    """Write the tables of a snapshot from the records of its traces, in any order. See `build`."""
+    account = Account()
+    ranges = _Ranges(out.scratch / "ranges", max(1, min(256, -(-size.spans // RANGE))))
+    for record in records:
+        account.count(record)
+        ranges.add(record)
+        out.progress(account.traces, size.traces, "traces")
     if not account.rollouts:
         reasons = ", ".join(f"{name} {count}" for name, count in account.reasons.most_common()) or "no trace was found"
         raise DataError(f"none of {account.traces} traces is a rollout of the recipe's program: {reasons}")
@@ -157,7 +189,7 @@ def build(
         drafts = {spec.name: out.scratch / f"{spec.name}.parquet" for spec in TABLES}
         writers = {spec.name: stack.enter_context(PieceWriter(drafts[spec.name], spec)) for spec in TABLES}
         for rows in ranges.read():
-            tables = _tables(rows, recipe, account)
+            tables = _tables(rows, dev, account)
             if rescorer is not None:
                 rescorer.score(tables)
             account.rewards.update(row["reward_reason"] for row in tables["traces"] if row["reward_reason"])
@@ -170,55 +202,6 @@ def build(
     return account.metrics()
 
 
-@dataclass
-class _Account:
-    """Counts of what was read."""
-
-    traces: int = 0
-    rollouts: int = 0
-    repeated: int = 0
-    reasons: Counter[str] = field(default_factory=Counter)
-    calls: Counter[str] = field(default_factory=Counter)
-    rewards: Counter[str] = field(default_factory=Counter)
-    fidelity: Counter[str] = field(default_factory=Counter)
-    why: Counter[str] = field(default_factory=Counter)
-    modules: Counter[str] = field(default_factory=Counter)
-    siblings: Counter[int] = field(default_factory=Counter)
-    """Examples by the number of their rollouts."""
-
-    def count(self, made: Assembled) -> None:
-        self.traces += 1
-        self.repeated += made.repeated
-        if made.rollout is None:
-            self.reasons[str(made.trace["reason"])] += 1
-            self.calls.update(row["reason"] for row in made.left_out)
-            return
-        self.rollouts += 1
-        self.calls.update(row["reason"] for row in made.left_out)
-        self.modules.update(row["module"] for row in made.invocations)
-        self.fidelity.update(tier for tier, _ in made.fidelity)
-        self.why.update(reason for _, reason in made.fidelity if reason)
-
-    def metrics(self) -> dict[str, Any]:
-        named = {
-            "left_out_traces": self.reasons,
-            "left_out_calls": self.calls,
-            "no_reward": self.rewards,
-            "fidelity": self.fidelity,
-            "fidelity_reasons": self.why,
-            "modules": self.modules,
-        }
-        return {
-            "traces": self.traces,
-            "rollouts": self.rollouts,
-            "invocations": sum(self.modules.values()),
-            "examples": sum(self.siblings.values()),
-            "examples_with_siblings": sum(count for size, count in self.siblings.items() if size > 1),
-            "repeated_spans": self.repeated,
-            **{name: dict(sorted(counts.items())) for name, counts in named.items()},
-        }
-
-
 class _Ranges:
     """Rows on their way, in as many files as there are ranges of example_id."""
 
@@ -228,9 +211,10 @@ class _Ranges:
         self._files = [(folder / f"{number:03d}").open("wb") for number in range(count)]
         self._count = count
 
-    def add(self, identity: str | None, made: Assembled) -> None:
+    def add(self, record: Record) -> None:
+        identity = record.trace["example_id"]
         place = 0 if identity is None else int(identity[:4], 16) * self._count >> 16
-        row = [made.inputs, made.trace, made.rollout, made.invocations, made.left_out]
+        row = [record.inputs, record.trace, record.rollout, record.invocations, record.left_out]
         self._files[place].write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
 
     def read(self) -> Iterable[list[list[Any]]]:
@@ -243,7 +227,7 @@ class _Ranges:
             yield rows
 
 
-def _tables(rows: list[list[Any]], recipe: Recipe, account: _Account) -> dict[str, list[dict[str, Any]]]:
+def _tables(rows: list[list[Any]], dev: float, account: Account) -> dict[str, list[dict[str, Any]]]:
     """The rows of one range, by table. The rollouts of an example are numbered by their start."""
     rows.sort(key=lambda row: (row[1]["example_id"] or "", row[1]["start"] or 0, row[1]["trace"]))
     tables: dict[str, list[dict[str, Any]]] = {spec.name: [] for spec in TABLES}
@@ -255,7 +239,7 @@ def _tables(rows: list[list[Any]], recipe: Recipe, account: _Account) -> dict[st
             continue
         identity = rollout["example_id"]
         if not counts[identity]:
-            tables["examples"].append(_example(identity, inputs, recipe))
+            tables["examples"].append(_example(identity, inputs, dev))
         tables["rollouts"].append({**rollout, "rollout_index": counts[identity]})
         tables["invocations"] += invocations
         counts[identity] += 1
@@ -263,6 +247,6 @@ def _tables(rows: list[list[Any]], recipe: Recipe, account: _Account) -> dict[st
     return tables
 
 
-def _example(identity: str, inputs: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
-    row = example_row(split_of(identity, recipe.ingest.dev), inputs, None, None)
+def _example(identity: str, inputs: dict[str, Any], dev: float) -> dict[str, Any]:
+    row = example_row(split_of(identity, dev), inputs, None, None)
     return {**row, "example_id": identity}

@@ -1,0 +1,83 @@
+"""Snapshots by their folders: opened with their bytes checked, and as parents of others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipeline.store import MANIFEST, check_files, read_manifest
+from pipeline.tombstones import refuse_deleted, trace_digest
+from schemas.errors import DataError, RecipeError
+from stages.contract import Artifact
+from stages.ingest import snapshot
+from stages.ingest.assemble import Trace
+
+
+@dataclass
+class Seen:
+    """Of the traces of some files."""
+
+    kept: set[str] = field(default_factory=set)
+    """Their ids."""
+    forgotten: int = 0
+    """How many were left out, since they were to be forgotten."""
+
+
+def open_snapshot(folder: Path) -> Artifact:
+    """The snapshot in a folder, every byte as its manifest says.
+
+    Raises:
+        RecipeError: when there is none.
+        DataError: when it is damaged, or was deleted by request.
+    """
+    if not (folder / MANIFEST).exists():
+        raise RecipeError(f"{folder}: no snapshot there. `mmgrpo ingest` prints the folder of the one that it makes")
+    manifest = read_manifest(folder / MANIFEST)
+    if manifest.stage != snapshot.NAME:
+        raise RecipeError(f"{folder}: an artifact of the stage {manifest.stage}, expected a snapshot of traces")
+    artifact = Artifact(folder, manifest)
+    refuse_deleted(artifact)
+    if problems := check_files(folder, manifest):
+        raise DataError("\n  - ".join([f"{folder} does not verify:", *problems]))
+    return artifact
+
+
+def parent_of(folder: Path, recipe: Mapping[str, Any], params: Mapping[str, Any]) -> Artifact:
+    """The snapshot that new traces come onto.
+
+    Args:
+        folder: of it.
+        recipe: the part of the recipe that decides how traces become rows.
+        params: what else does, and `traces`.
+
+    Raises:
+        RecipeError: when its rows were made in another way: those of one snapshot are made alike.
+    """
+    parent = open_snapshot(folder)
+    payload = parent.manifest.payload
+    before = {name: value for name, value in payload["params"].items() if name not in _OWN}
+    now = {name: value for name, value in params.items() if name not in _OWN}
+    version = (payload["stage_version"], snapshot.VERSION)
+    if payload["recipe"] != recipe or before != now or version[0] != version[1]:
+        raise RecipeError(
+            f"--onto {folder}: it was made with other settings of [ingest], other inputs or another base than this "
+            "recipe has. Take the recipe that it was made with, or ingest all traces anew without --onto"
+        )
+    return parent
+
+
+_OWN = ("traces", "parent", "forgotten")
+"""What each snapshot has of its own among the params."""
+
+
+def kept(traces: Iterator[Trace], forgotten: frozenset[str], seen: Seen | None = None) -> Iterator[Trace]:
+    """Traces but those that were to be forgotten, which may still lie in the files that they came from."""
+    seen = seen or Seen()
+    for trace in traces:
+        if trace_digest(trace.id) in forgotten:
+            seen.forgotten += 1
+            continue
+        seen.kept.add(trace.id)
+        yield trace

@@ -1,0 +1,60 @@
+"""What a snapshot holds, counted from its records."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from stages.ingest.records import Record
+
+
+@dataclass
+class Account:
+    """Counts of what was read."""
+
+    traces: int = 0
+    rollouts: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    calls: Counter[str] = field(default_factory=Counter)
+    rewards: Counter[str] = field(default_factory=Counter)
+    fidelity: Counter[str] = field(default_factory=Counter)
+    why: Counter[str] = field(default_factory=Counter)
+    redacted: Counter[str] = field(default_factory=Counter)
+    modules: Counter[str] = field(default_factory=Counter)
+    siblings: Counter[int] = field(default_factory=Counter)
+    """Examples by the number of their rollouts."""
+
+    def count(self, record: Record) -> None:
+        """Add what came of a trace; why it has no reward is counted when it is scored."""
+        self.traces += 1
+        self.calls.update(row["reason"] for row in record.left_out)
+        self.redacted.update(json.loads(record.trace["redacted"]))
+        if record.rollout is None:
+            self.reasons[str(record.trace["reason"])] += 1
+            return
+        self.rollouts += 1
+        self.modules.update(row["module"] for row in record.invocations)
+        self.fidelity.update(row["fidelity"] for row in record.invocations)
+        self.why.update(json.loads(record.trace["fidelity_reasons"]))
+
+    def metrics(self) -> dict[str, Any]:
+        """The counts, for the manifest."""
+        named = {
+            "left_out_traces": self.reasons,
+            "left_out_calls": self.calls,
+            "no_reward": self.rewards,
+            "fidelity": self.fidelity,
+            "fidelity_reasons": self.why,
+            "redacted": self.redacted,
+            "modules": self.modules,
+        }
+        return {
+            "traces": self.traces,
+            "rollouts": self.rollouts,
+            "invocations": sum(self.modules.values()),
+            "examples": sum(self.siblings.values()),
+            "examples_with_siblings": sum(count for size, count in self.siblings.items() if size > 1),
+            **{name: dict(sorted(counts.items())) for name, counts in named.items()},
+        }
