@@ -167,6 +167,8 @@ def do_verify(options: argparse.Namespace) -> int:
         lines = "\n".join(f"  - {problem}" for problem in found.problems)
         raise DataError(f"{options.run} does not verify:\n{lines}")
     print(f"{options.run}: {found.artifacts} artifacts, {found.files} files, all as their manifests say")
+    for line in found.deleted:
+        print(line)
     return 0
 
 

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from pipeline.lineage import iterations
+from pipeline.tainted import refuse_tainted
 from schemas.errors import RecipeError
 from schemas.export import GROUPS_WITH_TOKENS, TOKENS
 from schemas.groups import GROUPS
@@ -18,11 +19,13 @@ def export_groups(run: Path, iteration: int, target: Path) -> int:
 
     Raises:
         RecipeError: when the iteration has no groups yet, or the target is there already.
+        DataError: when traces are among them that were to be forgotten.
     """
     known = [item for item in iterations(run) if item.group is not None]
     item = next((item for item in known if item.index == iteration), None)
     if item is None or item.group is None or not item.grouped_from:
         raise RecipeError(f"{run} has no groups of iteration {iteration}; it has {[item.index for item in known]}")
+    refuse_tainted(run, item.group.digest, f"the group table of iteration {iteration}")
     if target.exists():
         raise RecipeError(f"{target} exists already: give another name")
     key = ["rollout_id", "call_index"]

@@ -20,6 +20,7 @@ from pipeline.provenance import provenance
 from pipeline.recipes import LoadedRecipe
 from pipeline.runfile import RunFile
 from pipeline.store import Store, check_files
+from pipeline.tombstones import refuse_deleted
 from pipeline.walk import identify, walk
 from schemas.errors import DataError, StageError
 from schemas.execution import Execution
@@ -68,6 +69,7 @@ class Runner:
         payload = job.payload(self.recipe)
         key = key_of(payload)
         artifact = self.store.find(job.stage.NAME, key) or self._make(job, key)
+        refuse_deleted(artifact)
         self.record(job, key, artifact)
         return artifact
 

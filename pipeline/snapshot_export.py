@@ -47,7 +47,8 @@ def card(snapshot: Artifact, tables: dict[str, str]) -> str:
     redact = manifest.payload["recipe"]["ingest"]["redact"]
     taken = [name for name in ("kinds", "patterns", "entities") if redact[name]]
     lines = ["---", "license: other", "license_name: unknown", "tags:", "- mmgrpo", "- lm-traces", "configs:"]
-    for table in sorted(tables, key=lambda name: (name != "invocations", name)):
+    filled = [table for table in tables if rows[table]]  # `datasets` has no form for a table without rows
+    for table in sorted(filled, key=lambda name: (name != "invocations", name)):
         default = ["  default: true"] if table == "invocations" else []
         lines += [f"- config_name: {table}", *default, "  data_files:", "  - split: train"]
         lines += [f"    path: {json.dumps(f'data/{tables[table]}')}"]

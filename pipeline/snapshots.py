@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.store import MANIFEST, check_files, read_manifest
-from pipeline.tombstones import refuse_deleted, trace_digest
+from pipeline.tombstones import refuse_deleted, tombstone_of, trace_digest
 from schemas.errors import DataError, RecipeError
+from schemas.recipe import Recipe
 from stages.contract import Artifact
 from stages.ingest import snapshot
 from stages.ingest.assemble import Trace
@@ -42,6 +43,22 @@ def open_snapshot(folder: Path) -> Artifact:
     if problems := check_files(folder, manifest):
         raise DataError("\n  - ".join([f"{folder} does not verify:", *problems]))
     return artifact
+
+
+def refuse_forgotten(recipe: Recipe, root: Path) -> None:
+    """Stop when a recipe names a snapshot that was deleted by request.
+
+    Raises:
+        RecipeError: saying what to name instead.
+    """
+    for name, value in (("traces.snapshot", recipe.traces.snapshot), ("examples.path", recipe.examples.path)):
+        stone = None if value is None else tombstone_of(root / value)
+        if stone is not None:
+            instead = f"set {name} to {stone.successor}" if stone.successor else f"set {name} to something else"
+            raise RecipeError(
+                f"{name}: {root / str(value)} was {stone}. In the recipe, {instead}: `mmgrpo run` then makes anew "
+                "what the traces had reached, from the last clean policy on"
+            )
 
 
 def parent_of(folder: Path, recipe: Mapping[str, Any], params: Mapping[str, Any]) -> Artifact:

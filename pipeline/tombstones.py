@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from pipeline.reporting.build import replace_file
+from pipeline.files import replace_file
 from pipeline.store import MANIFEST
 from schemas.canonical import canonical_json, digest
 from schemas.errors import DataError
@@ -36,7 +36,7 @@ class Tombstone(BaseModel):
     """When, UTC."""
     why: str
     successor: str | None
-    """Folder name of the snapshot without them; null where nothing was left."""
+    """Folder of the snapshot without them; null where nothing was left."""
     digest: str = ""
 
     def own_digest(self) -> str:
@@ -85,7 +85,7 @@ def refuse_deleted(artifact: Artifact) -> None:
         DataError: saying who deleted them, why, and what takes their place.
     """
     if (found := tombstone_of(artifact.path)) is not None:
-        raise DataError(f"{artifact.path}: {found}. Name that one, or ingest without these traces")
+        raise DataError(f"{artifact.path}: {found}. Name that one in the recipe, and run again")
 
 
 def problems_of(folder: Path, manifest: Manifest) -> list[str]:

@@ -11,6 +11,7 @@ from pipeline import runfile
 from pipeline.jobs import stage_of
 from pipeline.runfile import RunFile
 from pipeline.store import MANIFEST, Store, check_files, read_manifest
+from pipeline.tombstones import problems_of, tombstone_of
 from schemas.errors import DataError
 from schemas.parquet import read_rows
 from schemas.policies import POLICIES, policy_digest
@@ -24,13 +25,21 @@ class Verification:
     artifacts: int
     files: int
     problems: tuple[str, ...]
+    deleted: tuple[str, ...] = ()
+    """Artifacts whose bytes were deleted by request: who asked, when and why."""
 
 
 def verify(folder: Path) -> Verification:
-    """Check run.json, every artifact below the run (chosen or not), and the chain that run.json names."""
+    """Check run.json, every artifact below the run (chosen or not), and the chain that run.json names.
+
+    The folder may be that of one artifact, such as a snapshot of traces, too.
+    """
+    if (folder / MANIFEST).exists():
+        return _alone(folder)
     store = Store(folder / "artifacts")
     problems: list[str] = []
     intact: dict[tuple[str, str], Artifact] = {}
+    deleted: list[str] = []
     files = 0
     for stage, path in store.all():
         try:
@@ -38,8 +47,10 @@ def verify(folder: Path) -> Verification:
         except DataError as error:
             problems.append(str(error))
             continue
-        problems += check_files(path, manifest)
-        files += len(manifest.files)
+        if (stone := tombstone_of(path)) is not None:
+            deleted.append(f"{path}: {stone}")
+        problems += check_files(path, manifest) if stone is None else problems_of(path, manifest)
+        files += len(manifest.files) if stone is None else 0
         if manifest.stage != stage or manifest.key[:16] != path.name:
             problems.append(f"{path / MANIFEST}: it is {manifest.stage}/{manifest.key[:16]}, but lies elsewhere")
         intact[stage, manifest.key] = Artifact(path, manifest)
@@ -48,7 +59,14 @@ def verify(folder: Path) -> Verification:
         problems += _chain(folder, run, intact)
     except DataError as error:
         problems.append(str(error))
-    return Verification(len(intact), files, tuple(problems))
+    return Verification(len(intact), files, tuple(problems), tuple(deleted))
+
+
+def _alone(folder: Path) -> Verification:
+    manifest = read_manifest(folder / MANIFEST)
+    if (stone := tombstone_of(folder)) is not None:
+        return Verification(1, 0, tuple(problems_of(folder, manifest)), (f"{folder}: {stone}",))
+    return Verification(1, len(manifest.files), tuple(check_files(folder, manifest)))
 
 
 def _chain(folder: Path, run: RunFile, intact: dict[tuple[str, str], Artifact]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline.jobs import Job
+from pipeline.snapshots import refuse_forgotten
 from pipeline.teaching import Taught, identify_teachers, teacher_job, teacher_roles
 from schemas.canonical import digest_file
 from schemas.recipe import Recipe
@@ -83,6 +84,7 @@ def identify(recipe: Recipe, root: Path, cache: str | None) -> Setup:
     rules_of(recipe)
     objective_of(recipe)
     check_sampling(recipe)
+    refuse_forgotten(recipe, root)
     data = digest_file(data_path(recipe, root))
     program = load_program(recipe, root)
     identity = identity_of(recipe, root, program)

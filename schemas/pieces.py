@@ -34,6 +34,8 @@ class PieceWriter:
         Raises:
             ContractError: with every broken rule, its count and three sample keys.
         """
+        if not rows:
+            return  # an empty row group is something that some readers stumble over
         where = str(self._path)
         table = check_columns(as_arrow(rows, self._spec, where), self._spec, where)
         check_rows(table, self._spec, where)

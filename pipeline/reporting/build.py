@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
+from pipeline.files import replace_file
 from pipeline.reporting.collect import collect
 from pipeline.reporting.data import Report
 from pipeline.reporting.page import render
@@ -42,16 +42,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old one or the new one, never a part of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

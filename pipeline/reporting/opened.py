@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from pipeline.jobs import stage_of
 from pipeline.runfile import NAME, RunFile, read_run
 from pipeline.store import TELEMETRY_FILE, Store
+from pipeline.tombstones import refuse_deleted
 from schemas.errors import DataError
 from schemas.parquet import read_frame
 from schemas.recipe import Recipe
@@ -66,14 +67,19 @@ def open_run(folder: Path) -> OpenRun:
     """Open a run folder.
 
     Raises:
-        DataError: when it is not a run folder, or holds a recipe that this release does not know.
+        DataError: when it is not a run folder, holds a recipe that this release does not know, or chose what was
+            deleted by request.
     """
     state = read_run(folder)
     try:
         recipe = Recipe.model_validate(state.recipe)
     except ValidationError as error:
         raise DataError(f"{folder / NAME}: its recipe is not one of this release: {error}") from None
-    return OpenRun(folder, state, recipe, Store(folder / "artifacts"))
+    run = OpenRun(folder, state, recipe, Store(folder / "artifacts"))
+    for stage, _, key in run.chosen():
+        if (artifact := run.store.find(stage, key)) is not None:
+            refuse_deleted(artifact)
+    return run
 
 
 def table_files(artifact: Artifact, spec: TableSpec) -> list[Path]:

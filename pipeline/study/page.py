@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from pipeline.reporting.build import replace_file
+from pipeline.files import replace_file
 from pipeline.reporting.environment import open_templates
 from pipeline.reporting.text import visible
 from pipeline.study import words

@@ -1,0 +1,122 @@
+"""`mmgrpo forget`: traces leave every snapshot, and what they had reached is named, purged or marked.
+
+In this order, so that a killed process can begin again: successors are made, runs are seen to, and the snapshots that
+held the traces are buried last.
+"""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pipeline.locks import hold
+from pipeline.reached import Sought
+from pipeline.runfile import NAME as RUN_FILE
+from pipeline.runs_purged import Purged, purge
+from pipeline.snapshots import open_snapshot
+from pipeline.store import Reporter, Store
+from pipeline.successor import Affected, affected, successor
+from pipeline.tombstones import Tombstone, bury, forgotten_in, tombstone_of, trace_digest
+from schemas.errors import RecipeError
+from stages.ingest import snapshot as stage
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be forgotten."""
+
+    traces: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
+    """Keys of users: all of their traces."""
+    why: str = "requested"
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    """What was done."""
+
+    traces: int
+    snapshots: tuple[tuple[str, str | None], ...]
+    """Folders that were purged, each with that of its successor."""
+    runs: tuple[Purged, ...]
+    before: bool
+    """Nothing was left to do: it had been forgotten already."""
+
+    def as_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+
+def forget(wanted: Wanted, snapshots: Path, runs: Sequence[Path], reporter: Reporter) -> Forgotten:
+    """Forget traces.
+
+    Args:
+        wanted: which.
+        snapshots: the folder of snapshots.
+        runs: folders of runs that may have trained on them.
+        reporter: where progress goes.
+
+    Raises:
+        RecipeError: when nobody knows them, or users' keys cannot be compared for want of their secret.
+        DataError: when a snapshot or a run is damaged.
+        LockedError: when a process works on one of the runs.
+    """
+    for run in runs:
+        if not (run / RUN_FILE).exists():
+            raise RecipeError(f"--runs {run}: no run folder, it has no {RUN_FILE}")
+    store = Store(snapshots)
+    folders = [path for name, path in store.all() if name == stage.NAME and tombstone_of(path) is None]
+    hit = [found for path in folders if (found := affected(open_snapshot(path), wanted.traces, wanted.users))]
+    if not hit:
+        if wanted.traces and {trace_digest(name) for name in wanted.traces} <= forgotten_in(snapshots):
+            return Forgotten(0, (), (), before=True)
+        raise RecipeError(f"no snapshot in {snapshots} holds them. --snapshots names the folder of snapshots")
+    made = [successor(item, store, reporter) for item in hit]
+    digests = tuple(sorted({trace_digest(name) for item in hit for name in item.traces}))
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+
+    def tombstone(item: Affected, after: Path | None) -> Tombstone:
+        return Tombstone(
+            artifact=item.snapshot.digest,
+            traces=digests,
+            by=getpass.getuser(),
+            at=at,
+            why=wanted.why,
+            successor=None if after is None else str(after.absolute()),
+        )
+
+    stones = {item.snapshot.digest: tombstone(item, after) for item, after in zip(hit, made, strict=True)}
+    purged = []
+    for run in runs:
+        with hold(run / ".lock", f"run folder {run}"):
+            purged.append(purge(run, _sought(hit), stones))
+    for item in hit:
+        bury(item.snapshot.path, stones[item.snapshot.digest])
+    names = tuple((str(item.snapshot.path), stones[item.snapshot.digest].successor) for item in hit)
+    return Forgotten(len(digests), names, tuple(found for found in purged if found.lines), before=False)
+
+
+def _sought(hit: Iterable[Affected]) -> Sought:
+    hit = list(hit)
+    return Sought(
+        snapshots={item.snapshot.digest for item in hit},
+        examples_files={item.snapshot.manifest.files["examples.parquet"].sha256 for item in hit},
+        rollouts={name for item in hit for name in item.rollouts},
+        examples={name for item in hit for name in item.examples},
+    )
+
+
+def render(found: Forgotten) -> str:
+    """In words: what was purged, and what the traces had reached."""
+    if found.before:
+        return "Forgotten before: no snapshot holds them any more."
+    lines = [f"{found.traces} trace{'' if found.traces == 1 else 's'} forgotten"]
+    for folder, after in found.snapshots:
+        lines.append(f"purged {folder}; " + (f"its successor is {after}" if after else "nothing was left of it"))
+    for run in found.runs:
+        lines += ["", f"{run.run}:", *(f"  {line}" for line in run.lines)]
+    return "\n".join(lines)

@@ -1,0 +1,133 @@
+"""What traces reached in a run: groups that they are in, adapters trained on those, and all that came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from pipeline.store import MANIFEST, Store, read_manifest
+from pipeline.tombstones import tombstone_of
+from stages.contract import Artifact
+
+
+@dataclass(frozen=True)
+class Sought:
+    """What is looked for."""
+
+    snapshots: Collection[str]
+    """Digests of the snapshots that held the traces."""
+    examples_files: Collection[str]
+    """Digests of those snapshots' tables of examples, which a recipe may take its examples from."""
+    rollouts: Collection[str]
+    """Ids of the traces' rollouts."""
+    examples: Collection[str]
+    """Ids of examples that only these traces had."""
+
+
+@dataclass
+class Reach:
+    """What was found in one run."""
+
+    held: dict[str, Artifact] = field(default_factory=dict)
+    """By digest: artifacts that hold the traces' own bytes."""
+    reached: dict[str, tuple[Artifact, str]] = field(default_factory=dict)
+    """By digest: all others that they reached, and how."""
+    policies: set[str] = field(default_factory=set)
+    """Digests of policies that learnt from them."""
+
+    def __bool__(self) -> bool:
+        return bool(self.held or self.reached)
+
+
+def reach(run: Path, sought: Sought) -> Reach:
+    """Look through every artifact of a run, chosen or not.
+
+    Raises:
+        DataError: when a manifest or a table is damaged.
+    """
+    found = Reach()
+    artifacts = [Artifact(path, read_manifest(path / MANIFEST)) for _, path in Store(run / "artifacts").all()]
+    own = _own_examples(artifacts, sought)
+    for artifact in artifacts:
+        if (how := _direct(artifact, sought, own)) is None:
+            continue
+        if how == _HOLDS:
+            found.held[artifact.digest] = artifact
+        else:
+            found.reached[artifact.digest] = (artifact, how)
+            found.policies |= _made(artifact)
+    while grown := list(_descendants(artifacts, found)):
+        for artifact in grown:
+            found.reached[artifact.digest] = (artifact, "made from what they reached")
+            found.policies |= _made(artifact)
+    return found
+
+
+_HOLDS = "holds them"
+_WEIGHED = "not_selected"
+"""A call that was left out when members were chosen: which ones were, and perhaps the baseline, came of it too."""
+
+
+def _own_examples(artifacts: Collection[Artifact], sought: Sought) -> Collection[str]:
+    """Ids of the forgotten examples, if the run has its examples from a snapshot that held them."""
+    sources = {item.manifest.payload["params"].get("data") for item in artifacts if item.manifest.stage == "examples"}
+    return sought.examples if sources & set(sought.examples_files) else ()
+
+
+def _direct(artifact: Artifact, sought: Sought, examples: Collection[str]) -> str | None:
+    """How the traces reached an artifact by themselves; None where they did not."""
+    manifest = artifact.manifest
+    if manifest.stage == "ingest":
+        return _HOLDS if artifact.digest in sought.snapshots else None
+    if tombstone_of(artifact.path) is not None:
+        return None
+    if manifest.stage == "group":
+        members = _rows(artifact, "groups.parquet", {"rollout_id": sought.rollouts, "example_id": examples})
+        weighed = _rows(artifact, "excluded.parquet", {"rollout_id": sought.rollouts}, reason=_WEIGHED)
+        told = f"{members} members of its groups are theirs" if members else "its members were chosen with them in view"
+        return told if members or weighed else None
+    tables = ("examples.parquet", "rollouts.parquet")
+    return _HOLDS if any(_rows(artifact, name, {"example_id": examples}) for name in tables) else None
+
+
+def _rows(artifact: Artifact, name: str, wanted: Mapping[str, Collection[str]], *, reason: str | None = None) -> int:
+    """Rows of a table that have one of the wanted values in a column; 0 where there is no such table.
+
+    Args:
+        artifact: whose table it is.
+        name: of the table's file.
+        wanted: values by column.
+        reason: only rows with this one in the column `reason`.
+    """
+    asked = {column: list(values) for column, values in wanted.items() if values}
+    if name not in artifact.manifest.files or not asked:
+        return 0
+    hit = pl.any_horizontal(pl.col(column).is_in(values) for column, values in asked.items())
+    hit = hit if reason is None else hit & (pl.col("reason") == reason)
+    return int(pl.scan_parquet(artifact.file(name)).select(hit.sum()).collect().item())
+
+
+def _descendants(artifacts: Collection[Artifact], found: Reach) -> Iterator[Artifact]:
+    """What has for an input one of what was reached, or a policy that learnt from it."""
+    sources = found.reached.keys() | found.policies
+    for artifact in artifacts:
+        known = artifact.digest in found.reached or artifact.digest in found.held
+        if not known and sources & set(_inputs(artifact)):
+            yield artifact
+
+
+def _inputs(artifact: Artifact) -> Iterator[str]:
+    payload: Mapping[str, Any] = artifact.manifest.payload
+    yield from payload["inputs"].values()
+    if isinstance(policy := payload["params"].get("policy"), str):
+        yield policy
+
+
+def _made(artifact: Artifact) -> set[str]:
+    """The policy that an artifact is."""
+    figures = artifact.manifest.metrics
+    return {figures["policy"]} if artifact.manifest.stage == "train" and figures["trained"] else set()
