@@ -27,7 +27,7 @@ FINISH = {
 NO_COMPLETION, TOOLS, REASONING = "no_completion", "tool_calls", "hidden_reasoning"
 OTHER_CONTENT, NOT_ENCODED, NOT_RENDERED = "no_text_content", "not_encoded", "not_rendered"
 DECODE, REDACTED = "ids_do_not_decode", "redacted"
-LENGTHS, VOCABULARY = "lengths_differ", "ids_out_of_vocabulary"
+LENGTHS, VOCABULARY, CHOICES = "lengths_differ", "ids_out_of_vocabulary", "several_choices"
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,8 @@ class Encoder:
         """
         if call.completion is None and not call.completion_ids:
             return Tokens("partial", NO_COMPLETION)
+        if call.choices > 1:
+            return Tokens("partial", CHOICES)
         if call.prompt_ids and call.completion_ids:
             return self._logged(call, policy)
         return self._of_text(call)

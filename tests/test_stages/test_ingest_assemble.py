@@ -236,6 +236,7 @@ def test_ids_are_trusted_only_as_far_as_they_go(encoder: Encoder) -> None:
         (replace(logged, completion="no"), "p", "partial", "ids_do_not_decode"),
         (replace(logged, completion_ids=(10**6,)), "p", "partial", "ids_out_of_vocabulary"),
         (replace(logged, completion_ids=None), "p", "text", "no_ids"),
+        (replace(logged, choices=3), "p", "partial", "several_choices"),
         (Call(SAID, "yes", tools=True), "p", "partial", "tool_calls"),
         (Call(SAID, "yes", reasoning="hm"), "p", "partial", "hidden_reasoning"),
         (Call(SAID, "\u4e2d", finish_reason="stop"), "p", "partial", "not_encoded"),
