@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from schemas.recipe_ingest import IngestSection
 from tests.test_e2e.kit import ROOT, artifact, mmgrpo, state
+from tests.test_e2e.test_traces import attribute, export, trace
 
 README = (ROOT / "README.md").read_text()
 FILES = dict(re.findall(r"<!-- test: (\S+) -->\n```\w+\n(.*?)```", README, re.DOTALL))
@@ -59,7 +64,7 @@ def test_the_first_lines_name_the_two_commands_and_the_makefile_has_them() -> No
 def test_every_command_of_the_overview_works_in_order(shell: Path) -> None:
     block = next(block for block in SHELL if "mmgrpo lineage" in block)
     assert {line.split()[1] for line in block.splitlines()} == {
-        "run", "plan", "stage", "evaluate", "verify", "lineage", "export", "report", "doctor",
+        "run", "plan", "stage", "evaluate", "verify", "lineage", "export", "report", "serve", "doctor",
     }  # fmt: skip
     # doctor fails where something is missing, such as the small model's package; the rest may not.
     type_in(shell, "\n".join(line for line in block.splitlines() if "doctor" not in line))
@@ -82,6 +87,51 @@ def test_bring_your_own_function(tmp_path: Path) -> None:
     statuses = artifact(tmp_path / "run", "rollout").manifest.metrics["statuses"]
     assert set(statuses) <= {"ok", "parse_failed"}
     assert mmgrpo("verify", tmp_path / "run") == 0
+
+
+def test_logged_traces_become_a_snapshot_and_are_trained_on(shell: Path) -> None:
+    recipe = unpack(shell, "own")
+    examples = (recipe.parent / "examples.csv").read_text().splitlines()[1:]
+    texts = [line.split(",")[0] for line in examples if line.endswith(",train")]
+    spans, scores = [], []
+    for number in range(1, 13):
+        text = texts[number % len(texts)]
+        spans += [*_logged(number, text)]
+        scores.append({"trace_id": f"{number:032x}", "name": "thumbs", "score": number % 3 / 2})
+    (shell / "traces").mkdir()
+    export(spans, shell / "traces" / "spans.json")
+    (shell / "scores.jsonl").write_text("".join(json.dumps(score) + "\n" for score in scores))
+    block = next(block for block in SHELL if "--suggest-modules" in block)
+    propose, ingest, run = (line for line in block.replace("\\\n", "").splitlines() if line)
+    tiny = " ".join((*TINY, *SMALL, *QUICK, "--set", "group.k=4", "--set", "run.iterations=1"))
+    base = " ".join(TINY)
+    type_in(shell, f"{propose.partition('#')[0]} {base} > rules.toml")
+    assert "every call has a module" in (shell / "rules.toml").read_text()
+    type_in(shell, f"{ingest.partition('#')[0]} {base} > account.txt")
+    account = (shell / "account.txt").read_text()
+    assert f"12 traces: 12 rollouts of {len(texts)} examples" in account
+    snapshot = shell / account.split("Snapshot: ")[1].split()[0]
+    type_in(shell, f"{run.replace('SNAPSHOT', str(snapshot))} {tiny}")
+    trained = artifact(shell / "runs" / "own", "train").manifest.metrics
+    assert trained["sources"]["ingest:otlp_json"]["members"] > 0
+
+
+def test_the_ingest_section_shown_is_one() -> None:
+    shown = next(
+        block for block in re.findall(r"```toml\n(.*?)```", README, re.DOTALL) if "[[ingest.modules]]" in block
+    )
+    section = IngestSection.model_validate(tomllib.loads(shown)["ingest"])
+    assert section.modules[0].module == "find_topic"
+
+
+def _logged(number: int, text: str) -> list[dict[str, Any]]:
+    root, call = trace(number, text, "rye", None)
+    root["attributes"] = [attribute("input.value", {"text": text}), attribute("openinference.span.kind", "CHAIN")]
+    second = {**call, "spanId": f"{1000 + number:016x}", "startTimeUnixNano": str(int(call["startTimeUnixNano"]) + 9)}
+    for span, module in ((call, "find_topic"), (second, "write_line")):
+        kept = [item for item in span["attributes"] if item["key"] != "mmgrpo.module"]
+        span["attributes"] = [*kept, attribute("mmgrpo.module", module)]
+    return [root, call, second]
 
 
 def test_the_dspy_optimizer(tmp_path: Path) -> None:
