@@ -24,7 +24,7 @@ from pipeline.locks import hold
 from schemas.canonical import canonical_json, digest, digest_file
 from schemas.errors import DataError
 from schemas.manifest import TELEMETRY, FileEntry, Manifest, artifact_digest
-from schemas.parquet import NAME_KEY, VERSION_KEY
+from schemas.table import NAME_KEY, VERSION_KEY
 from stages.contract import Artifact
 
 MANIFEST = "manifest.json"

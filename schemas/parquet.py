@@ -14,14 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from schemas.errors import ContractError, Violation
-from schemas.table import TableSpec
+from schemas.table import NAME_KEY, VERSION_KEY, TableSpec
 from schemas.validate import check_columns, check_rows
 
 if TYPE_CHECKING:
     import polars as pl
 
-NAME_KEY = b"mmgrpo.table"
-VERSION_KEY = b"mmgrpo.version"
 ROW_GROUP = 1 << 17
 
 

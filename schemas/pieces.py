@@ -9,8 +9,8 @@ from typing import Any, Self
 
 import pyarrow.parquet as pq
 
-from schemas.parquet import NAME_KEY, VERSION_KEY, as_arrow
-from schemas.table import TableSpec
+from schemas.parquet import as_arrow
+from schemas.table import NAME_KEY, VERSION_KEY, TableSpec
 from schemas.validate import check_columns, check_rows
 
 ROW_GROUP = 8192

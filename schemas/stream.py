@@ -17,8 +17,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from schemas.parquet import NAME_KEY, ROW_GROUP, VERSION_KEY
-from schemas.table import TableSpec
+from schemas.parquet import ROW_GROUP
+from schemas.table import NAME_KEY, VERSION_KEY, TableSpec
 from schemas.validate import check_columns, check_rows
 
 

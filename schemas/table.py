@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+NAME_KEY = b"mmgrpo.table"
+VERSION_KEY = b"mmgrpo.version"
+"""In the footer of a table's files."""
 REWARD_BOUND = 1e6
 """Largest magnitude of a reward or score. Rewards are quantised to 1e-6, so this keeps them in 2^40."""
 

@@ -26,6 +26,7 @@ from stages.ingest.read import Shape, Value, read_values
 
 GROUP = "mmgrpo.trace_formats"
 BUILT_IN = (
+    "mmgrpo_capture",
     "otlp_json",
     "mlflow",
     "langfuse",
