@@ -107,7 +107,8 @@ class CaptureCallback(BaseCallback):
             run, row, instance = self._calls.pop(call_id, (None, None, None))
             if run is None or row is None:
                 return
-            run.end_call(row, _response(instance, outputs), exception, secrets=_secrets(instance))
+            response, known = _response(instance, outputs)
+            run.end_call(row, response, exception, known, _secrets(instance))
 
     def _about(self, instance: Any, given: Any) -> Row:
         signature = getattr(instance, "signature", None)
@@ -131,19 +132,35 @@ def _stamp(program: Any) -> None:
         setattr(predictor, STAMP, path)
 
 
-def _response(lm: Any, outputs: Any) -> Any:
-    """What the LM's server answered, from the LM's history; where that is off, what DSPy made of it."""
-    for entry in reversed(lm.history[-_SEARCHED:]):
-        if entry.get("outputs") is outputs and outputs is not None:
-            return entry.get("response")
-    if not isinstance(outputs, list):
-        return None
-    plain = [item if isinstance(item, Mapping) else {"text": item} for item in outputs]
-    return {
-        "choices": [
-            {"message": {**item, "content": item.get("text")}, "logprobs": item.get("logprobs")} for item in plain
-        ]
-    }
+def _response(lm: Any, outputs: Any) -> tuple[Any, dict[str, Any]]:
+    """What the LM's server answered, and what else is known of it, from the LM's history.
+
+    Where that is off, or holds no answer of the chat completions API, what DSPy made of it.
+    """
+    entry = next((item for item in reversed(lm.history[-_SEARCHED:]) if item.get("outputs") is outputs), {})
+    response = entry.get("response")
+    if isinstance(response, (list, tuple)) and len(response) == 1:
+        response = response[0]
+    known = {"cached": True} if _was_cached(entry, response) else {}
+    if isinstance(raw := getattr(response, "provider_data", None), Mapping) and "choices" in raw:
+        response = raw  # DSPy's own client keeps the server's JSON
+    if _has_choices(response):
+        return response, known
+    plain = [item if isinstance(item, Mapping) else {"text": item} for item in outputs or ()]
+    finish = {"finish_reason": text(getattr(response, "finish_reason", None))}
+    choices = [{"message": {**item, "content": item.get("text")}, "logprobs": item.get("logprobs")} for item in plain]
+    return {"choices": [{**choice, **finish} for choice in choices]}, known
+
+
+def _has_choices(response: Any) -> bool:
+    held = response.get("choices") if isinstance(response, Mapping) else getattr(response, "choices", None)
+    return isinstance(held, (list, tuple))
+
+
+def _was_cached(entry: Mapping[str, Any], response: Any) -> bool:
+    """Whether DSPy's cache answered: it says so, or counts none of the tokens that the answer once cost."""
+    cost = getattr(getattr(response, "usage", None), "output_tokens", None)
+    return bool(getattr(response, "cache_hit", False) or (cost and "usage" in entry and not entry["usage"]))
 
 
 def _secrets(lm: Any) -> tuple[str, ...]:

@@ -115,9 +115,9 @@ class _Seen:
             return response
         with self._capture.guarded("reading an answer"):
             held = _parsed(response)
-            if hasattr(held, "choices"):
+            if hasattr(held, "choices") or not call[1]["messages"]:
                 self._ended(call, held, None)
-            elif hasattr(held, "_iterator") and call[1]["messages"]:
+            elif hasattr(held, "_iterator"):
                 read = self._areading if hasattr(held, "__anext__") else self._reading
                 held._iterator = read(call, held._iterator)
             else:

@@ -13,7 +13,8 @@ from schemas.canonical import storable
 from stages.programs.jsonable import json_text, jsonable
 
 _SECRETS = re.compile(
-    r"(?i)(?P<before>bearer\s+|(?:api[-_ ]?key|token|password|secret|authorization)[\"']?\s*[:=]\s*[\"']?|://[^/\s:@]*:)"
+    r"(?i)(?P<before>\b(?:bearer|basic)\s+|://[^/\s:@]*:"
+    r"|(?:api[-_ ]?key|token|password|secret|authorization)[\"']?\s*[:=]\s*[\"']?(?:bearer\s+|basic\s+)?)"
     r"[^\s\"',}@]+|\b(?:sk|pk|hf|ghp|xox[bp])[-_][A-Za-z0-9_*-]{6,}"
 )
 _LONGEST = 4096
