@@ -125,6 +125,33 @@ _PHOENIX_ROW = {
 }
 
 VALUES: dict[str, tuple[str, Any]] = {
+    "mmgrpo_capture: a call": (
+        "mmgrpo_capture",
+        {
+            "mmgrpo_capture": 1,
+            "record": "span",
+            "trace": "t1",
+            "span": "s1",
+            "parent": "s0",
+            "name": "chat",
+            "kind": "llm",
+            "start": 1_800_000_000_000_000_000,
+            "end": 1_800_000_000_000_000_001,
+            "order": 1,
+            "module": "write",
+            "policy": "abc",
+            "metadata": '{"shop": 3}',
+            "messages": '[{"role": "user", "content": "2+2?"}]',
+            "completion": "4",
+            "tool_calls": None,
+            "model": "m-1",
+            "temperature": 0.5,
+            "prompt_ids": [1, 2],
+            "completion_ids": [3],
+            "logprobs": [-0.5],
+            "logprob_kind": "processed",
+        },
+    ),
     "langfuse: a trace of the API": ("langfuse", {**_LANGFUSE_TRACE, "observations": [_GENERATION], "scores": []}),
     "langfuse: a page of traces": ("langfuse", {"data": [{**_LANGFUSE_TRACE, "observations": ["o1"]}], "meta": {}}),
     "langfuse: an observation": ("langfuse", _GENERATION),
