@@ -1,4 +1,4 @@
-"""A chat server in production, for tests: samples from the tiny base, and tells ids and log-probabilities as vLLM does."""
+"""A chat server in production, for tests: samples from the tiny base, and tells ids and log-probabilities."""
 
 from __future__ import annotations
 

@@ -17,6 +17,8 @@ import pytest
 from schemas.recipe_ingest import IngestSection
 from tests.test_e2e.kit import ROOT, artifact, mmgrpo, state
 from tests.test_e2e.test_traces import attribute, export, trace
+from tests.test_e2e.serving_kit import TinySampler
+from tests.test_pipeline.capture_kit import ChatServer
 
 README = (ROOT / "README.md").read_text()
 FILES = dict(re.findall(r"<!-- test: (\S+) -->\n```\w+\n(.*?)```", README, re.DOTALL))
@@ -148,6 +150,27 @@ def test_the_dspy_optimizer(tmp_path: Path) -> None:
     assert done.stdout.strip()
     assert artifact(tmp_path / "runs" / "qa", "rollout").manifest.metrics["rollouts"] == 24
     assert mmgrpo("verify", tmp_path / "runs" / "qa") == 0
+
+
+def test_a_program_that_captures_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = unpack(tmp_path, "own")
+    script = unpack(tmp_path, "production").parent / "app.py"
+    sampler = TinySampler()
+    server = ChatServer(sampler)
+    code = script.read_text().replace("http://localhost:8000/v1", server.url)
+    script.write_text(code.replace('POLICY = "…"', f'POLICY = "{sampler.policy}"'))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    server.close()
+    assert done.returncode == 0, done.stderr[-2000:]
+    options = ("--snapshots", tmp_path / "snapshots", "--exec", "progress=off", "--set", "model.base=tiny-random")
+    assert mmgrpo("ingest", recipe, tmp_path / "traces", *options) == 0
+    said = capsys.readouterr().out
+    assert "2 traces: 2 rollouts of 2 examples" in said
+    assert "calls by module: find_topic 2, write_line 2" in said
+    assert "calls by fidelity: exact 4" in said
 
 
 def test_bring_your_own_dspy_program(tmp_path: Path) -> None:
