@@ -20,9 +20,10 @@ from schemas.canonical import canonical_json
 from schemas.errors import ContractError, DataError, RecipeError, Violation
 from schemas.examples import EXAMPLES, example_row
 from schemas.execution import Execution
-from schemas.parquet import NAME_KEY, read_rows, write_table
+from schemas.parquet import read_rows, write_table
 from schemas.recipe import Recipe
 from schemas.recipe_data import ExamplesSection
+from schemas.table import NAME_KEY
 from stages.contract import Inputs, Out
 
 Records = list[dict[str, Any]]

@@ -137,7 +137,8 @@ def _response(lm: Any, outputs: Any) -> tuple[Any, dict[str, Any]]:
 
     Where that is off, or holds no answer of the chat completions API, what DSPy made of it.
     """
-    entry = next((item for item in reversed(lm.history[-_SEARCHED:]) if item.get("outputs") is outputs), {})
+    recent = reversed(lm.history[-_SEARCHED:])
+    entry: Mapping[str, Any] = next((item for item in recent if item.get("outputs") is outputs), {})
     response = entry.get("response")
     if isinstance(response, (list, tuple)) and len(response) == 1:
         response = response[0]

@@ -22,7 +22,19 @@ from stages.ingest.values import identity, nanoseconds, number, text, unpacked
 
 NAME = "openai_chat"
 _IDS = ("trace_id", "id", "request_id", "conversation_id", "session_id")
-_OTHERS = ("kwargs", "traj", "info", "run_type", "steps", "rollout_id", "samples", "eval", "observations", "attributes")
+_OTHERS = (
+    "mmgrpo_capture",
+    "kwargs",
+    "traj",
+    "info",
+    "run_type",
+    "steps",
+    "rollout_id",
+    "samples",
+    "eval",
+    "observations",
+    "attributes",
+)
 """Keys of formats that have messages as well."""
 
 
