@@ -21,7 +21,7 @@ from stages.programs.slices import run_slice
 from stages.statistics import example_means
 
 NAME = "evaluate"
-VERSION = 2
+VERSION = 3
 
 
 def recipe_slice(recipe: Recipe) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from stages.prompting.memory import Memory
 from stages.prompting.split import split_examples
 
 NAME = "prompts"
-VERSION = 1
+VERSION = 2
 TRIALS_FILE = "trials.parquet"
 LOG = "telemetry/optimizer.log"
 """What the optimizer said while it worked, of the last process."""

@@ -24,7 +24,7 @@ from stages.programs.slices import run_slice
 from stages.programs.worth import tries, worths
 
 NAME = "rollout"
-VERSION = 3
+VERSION = 4
 SOURCE = "student"
 JUDGED_BY = {"failure_score", "format_failure_score", "min_spread", "truncated"}
 """Fields of the group section that say what a failed rollout is worth, and what mixed rewards are."""

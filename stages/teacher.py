@@ -28,7 +28,7 @@ from stages.programs.teachers import as_teacher, program_digest, program_of
 from stages.programs.transfer import Transfer
 
 NAME = "teacher"
-VERSION = 1
+VERSION = 2
 
 
 def recipe_slice(recipe: Recipe) -> dict[str, Any]:

@@ -16,8 +16,8 @@ import pytest
 
 from schemas.recipe_ingest import IngestSection
 from tests.test_e2e.kit import ROOT, artifact, mmgrpo, state
-from tests.test_e2e.test_traces import attribute, export, trace
 from tests.test_e2e.serving_kit import TinySampler
+from tests.test_e2e.test_traces import attribute, export, trace
 from tests.test_pipeline.capture_kit import ChatServer
 
 README = (ROOT / "README.md").read_text()
