@@ -18,7 +18,7 @@ SEED   ?= 0
 
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: help setup demo check test test-vllm bench-group bench-train bench-rollout bench-demo bench-iterations lock clean
+.PHONY: help setup demo check test test-vllm bench-group bench-ingest bench-train bench-rollout bench-demo bench-iterations lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /	/' | expand -t 18
@@ -64,6 +64,9 @@ test-vllm: $(VLLM_VENV)/.ready ## vLLM against the conformance suite, in an envi
 bench-group: $(VENV)/.ready ## the group stage against DuckDB, pandas and a loop; SIZE=100k|1M|10M
 	$(INSTALL) --editable '.[bench]'
 	$(BIN)/python -m tests.benchmarks.bench_group $(or $(SIZE),1M)
+
+bench-ingest: $(VENV)/.ready ## ingest against the bare parse of the same bytes; SIZE=10k|100k|1M
+	$(BIN)/python -m tests.benchmarks.bench_ingest $(or $(SIZE),100k)
 
 bench-train: $(VENV)/.ready ## the trainer against stock TRL on three workloads; writes data/baselines/train.json
 	$(BIN)/python -m tests.benchmarks.bench_train --result data/baselines/train.json $(ARGS)
