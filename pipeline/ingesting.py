@@ -30,7 +30,7 @@ from stages.contract import Artifact
 from stages.examples import read_examples
 from stages.ingest import snapshot
 from stages.ingest.assemble import Assembler, Trace
-from stages.ingest.content import content_of
+from stages.ingest.content import Content, content_of
 from stages.ingest.formats import AUTO, Format, format_named, read_items, recognise
 from stages.ingest.modules import Place, as_toml, place_of, suggest
 from stages.ingest.normal import Refused
@@ -118,7 +118,8 @@ def ingest(
         RecipeError, DataError: as reading them does; when nothing in them is a rollout of the program.
     """
     started, clock = datetime.now(UTC), time.monotonic()
-    base, key_id = _base(loaded, execution), snapshot.key_id(loaded.recipe)
+    base = _base(loaded, execution)
+    snapshot.secret_of(loaded.recipe)  # refused before anything is read
     redactor, forgotten = redactor_of(loaded, execution), forgotten_in(folder)
     with _spooled(folder) as spool:
         reporter.start("reading traces")
@@ -131,14 +132,10 @@ def ingest(
         content = content_of(kept(traces_of(spool, redactor), forgotten, seen))
         if seen.forgotten:
             reporter.note(f"left out, since they were to be forgotten: {seen.forgotten} traces")
-        params: dict[str, Any] = {"key_id": key_id} if key_id else {}
-        params |= {"traces": content.digest, "base": {"tokenizer": base.tokenizer, "template": base.template}}
         program = load_program(loaded.recipe, loaded.root) if wanted.rescore else None
-        if program is not None:
-            params["rescored"] = digest(rescored_by(identity_of(loaded.recipe, loaded.root, program)))
+        params = _params(loaded, base, content, program)
         parent = None if wanted.onto is None else parent_of(wanted.onto, snapshot.recipe_slice(loaded.recipe), params)
-        params |= {"parent": parent.digest} if parent else {}
-        payload = _payload(loaded, params)
+        payload = _payload(loaded, params | ({"parent": parent.digest} if parent else {}))
         key, store = key_of(payload), Store(folder)
         if (found := store.find(snapshot.NAME, key)) is not None:
             refuse_deleted(found)
@@ -232,6 +229,17 @@ def _assembler(loaded: LoadedRecipe, base: BaseModel) -> Assembler:
     encoder = Encoder(load_tokenizer(base), frozenset(eos_ids(base)))
     digests = {"tokenizer": base.tokenizer, "template": base.template}
     return Assembler(loaded.recipe.examples.inputs, loaded.recipe.ingest, encoder, digests)
+
+
+def _params(loaded: LoadedRecipe, base: BaseModel, content: Content, program: Program | None) -> dict[str, Any]:
+    """What a snapshot is made of, beside the recipe. `program` is the one that scores anew."""
+    params: dict[str, Any] = {"traces": content.digest}
+    params["base"] = {"tokenizer": base.tokenizer, "template": base.template}
+    if key_id := snapshot.key_id(loaded.recipe):
+        params["key_id"] = key_id
+    if program is not None:
+        params["rescored"] = digest(rescored_by(identity_of(loaded.recipe, loaded.root, program)))
+    return params
 
 
 def _payload(loaded: LoadedRecipe, params: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ out and says so.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pipeline.capture.place import HERE
@@ -40,7 +41,10 @@ def _attached(capture: Capture, client: Any, *, tokens: bool) -> Any:
     """The client, which is ours alone, with its `post` seen, and its copies' too."""
     post, kind = client.post, type(client)
     seen = _Seen(capture, tokens, (client.api_key,) if isinstance(client.api_key, str) else ())
-    again: Callable[..., Any] = lambda **changes: _attached(capture, kind.copy(client, **changes), tokens=tokens)  # noqa: E731
+
+    def again(**changes: Any) -> Any:
+        return _attached(capture, kind.copy(client, **changes), tokens=tokens)
+
     client.post = seen.async_post(post) if hasattr(client, "__aenter__") else seen.post(post)
     client.copy = client.with_options = again
     return client
@@ -57,11 +61,8 @@ class _Seen:
 
         def post(path: str, **options: Any) -> Any:
             call = self._begun(path, options)
-            try:
+            with self._ending_if_it_fails(call):
                 response = original(path, **self._wanted(path, options))
-            except BaseException as error:
-                self._ended(call, None, error)
-                raise
             return self._answered(call, response)
 
         return post
@@ -71,14 +72,19 @@ class _Seen:
 
         async def post(path: str, **options: Any) -> Any:
             call = self._begun(path, options)
-            try:
+            with self._ending_if_it_fails(call):
                 response = await original(path, **self._wanted(path, options))
-            except BaseException as error:
-                self._ended(call, None, error)
-                raise
             return self._answered(call, response)
 
         return post
+
+    @contextmanager
+    def _ending_if_it_fails(self, call: tuple[Run, Row] | None) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self._ended(call, None, error)
+            raise
 
     def _wanted(self, path: str, options: dict[str, Any]) -> dict[str, Any]:
         body = options.get("body")
@@ -126,26 +132,28 @@ class _Seen:
         return response
 
     def _reading(self, call: tuple[Run, Row], chunks: Iterator[Any]) -> Iterator[Any]:
-        gathered, error = Gathered(), cast("BaseException | str | None", LEFT)
-        try:
+        with self._gathering(call) as take:
             for chunk in chunks:
-                with self._capture.guarded("reading a stream"):
-                    gathered.add(chunk)
+                take(chunk)
                 yield chunk
-            error = None
-        except Exception as raised:
-            error = raised
-            raise
-        finally:
-            self._ended(call, gathered.response(), error)
 
     async def _areading(self, call: tuple[Run, Row], chunks: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        gathered, error = Gathered(), cast("BaseException | str | None", LEFT)
-        try:
+        with self._gathering(call) as take:
             async for chunk in chunks:
-                with self._capture.guarded("reading a stream"):
-                    gathered.add(chunk)
+                take(chunk)
                 yield chunk
+
+    @contextmanager
+    def _gathering(self, call: tuple[Run, Row]) -> Iterator[Callable[[Any], None]]:
+        """Keeps what it is given of a stream as the answer, however the reading ends."""
+        gathered, error = Gathered(), cast("BaseException | str | None", LEFT)
+
+        def take(chunk: Any) -> None:
+            with self._capture.guarded("reading a stream"):
+                gathered.add(chunk)
+
+        try:
+            yield take
             error = None
         except Exception as raised:
             error = raised

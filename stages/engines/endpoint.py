@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from types import NoneType
 from typing import TYPE_CHECKING, cast
 
 from schemas.canonical import storable
-from schemas.errors import RecipeError
 from stages.engines.interface import Sampling
+from stages.engines.keys import key_from
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionMessageParam
@@ -44,7 +43,7 @@ class Endpoint:
         from openai import OpenAI
 
         self.name, self.model = name, model
-        self._key = _key(name, api_key_env)
+        self._key = key_from(api_key_env, f"lms.{name}.api_key_env")
         self._client = OpenAI(
             base_url=url, api_key=self._key or "none", timeout=timeout_s, max_retries=retries, organization=""
         )
@@ -87,15 +86,3 @@ class Endpoint:
     def _without_key(self, error: Exception) -> str:
         text = f"{type(error).__name__}: {error}"
         return text.replace(self._key, "***") if self._key else text
-
-
-def _key(name: str, variable: str | None) -> str:
-    if variable is None:
-        return ""
-    key = os.environ.get(variable)
-    if not key:
-        raise RecipeError(
-            f"lms.{name}.api_key_env: the environment variable {variable} is not set. Set it and run again: "
-            f"export {variable}=…"
-        )
-    return key

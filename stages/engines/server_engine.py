@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import weakref
 from collections.abc import Collection, Coroutine, Sequence
@@ -14,6 +13,7 @@ from schemas.execution import ServerSection
 from stages.engines.feed import serve_all
 from stages.engines.flights import Flights, Outcome
 from stages.engines.interface import EngineUsage, Request, Result
+from stages.engines.keys import key_from
 from stages.engines.limits import context_of
 from stages.engines.models import BaseModel, eos_ids, load_config, load_tokenizer
 from stages.engines.replicas import Replica, Replicas
@@ -127,22 +127,10 @@ class ServerEngine:
 
 
 def _replicas(section: ServerSection) -> list[Replica]:
-    key, most = _key(section.api_key_env), section.requests
+    key, most = key_from(section.api_key_env, "server.api_key_env"), section.requests
     return [Replica(url, Http(url, key, section.timeout_s, most), most, most) for url in section.urls]
 
 
 async def _close(replicas: Sequence[Replica]) -> None:
     for replica in replicas:
         await replica.http.close()
-
-
-def _key(variable: str | None) -> str:
-    if variable is None:
-        return ""
-    key = os.environ.get(variable)
-    if not key:
-        raise RecipeError(
-            f"server.api_key_env: the environment variable {variable} is not set. Set it and run again: "
-            f"export {variable}=…"
-        )
-    return key

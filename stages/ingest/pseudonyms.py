@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from schemas.canonical import canonical_json
 from stages.ingest.assemble import Trace
-from stages.ingest.normal import Score, Span
+from stages.ingest.normal import Span
 from stages.ingest.texts import mapped, texts_of
 from stages.ingest.tree import plain
 
@@ -42,10 +42,8 @@ def numbered(trace: Trace) -> Trace:
     def named(text: str) -> str:
         return _MARK.sub(lambda found: names[found[0]], text) if "\ue000" in text else text
 
-    made: tuple[Sequence[Span], Sequence[Score]] = tuple(  # type: ignore[assignment]
-        [mapped(item, named) for item in items] for items in (spans, trace.scores)
-    )
-    return replace(trace, spans=made[0], scores=made[1], redacted=values)
+    scores = [mapped(score, named) for score in trace.scores]
+    return replace(trace, spans=[mapped(span, named) for span in spans], scores=scores, redacted=values)
 
 
 def _names(texts: Sequence[str]) -> tuple[dict[str, str], Counter[str]]:
@@ -78,5 +76,8 @@ def _place(span: Span) -> tuple[Any, ...]:
 def _masked(text: str) -> str:
     """A text as it reads whatever its marks are: they are numbered within it."""
     known: dict[str, int] = {}
-    change: Callable[[re.Match[str]], str] = lambda found: f"{found[1]}:{known.setdefault(found[0], len(known))}"  # noqa: E731
+
+    def change(found: re.Match[str]) -> str:
+        return f"{found[1]}:{known.setdefault(found[0], len(known))}"
+
     return _MARK.sub(change, text) if "\ue000" in text else text

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -29,6 +28,7 @@ from schemas.recipe import Recipe
 from schemas.rollouts import INVOCATIONS, ROLLOUTS
 from schemas.traces import LEFT_OUT, TRACES
 from stages.contract import Inputs, Out
+from stages.engines.keys import key_from
 from stages.ingest.account import Account
 from stages.ingest.assemble import Assembled, Assembler, Trace
 from stages.ingest.content import Content
@@ -97,13 +97,7 @@ def secret_of(recipe: Recipe) -> bytes | None:
     Raises:
         RecipeError: when its environment variable is not set.
     """
-    name = recipe.ingest.key_env
-    if name is None:
-        return None
-    secret = os.environ.get(name)
-    if not secret:
-        raise RecipeError(f"ingest.key_env: the environment variable {name} is not set: export {name}=…")
-    return secret.encode()
+    return key_from(recipe.ingest.key_env, "ingest.key_env").encode() or None
 
 
 def key_id(recipe: Recipe) -> str | None:

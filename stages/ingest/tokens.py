@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from jinja2 import TemplateError
+
 from stages.engines.texts import encode_chat, encode_completion
 from stages.ingest.normal import Call
 
@@ -90,12 +92,10 @@ class Encoder:
         if reason := _more_than_text(call):
             return Tokens("partial", reason)
         finish: Any = FINISH.get(call.finish_reason or "stop", "stop")
+        messages = [{"role": str(said["role"]), "content": str(said["content"])} for said in call.messages]
         try:
-            prompt = encode_chat(
-                self._tokenizer,
-                [{"role": str(said["role"]), "content": str(said["content"])} for said in call.messages],
-            )
-        except Exception:  # noqa: BLE001 - a template may refuse messages in any way
+            prompt = encode_chat(self._tokenizer, messages)
+        except (TemplateError, TypeError, ValueError):  # the ways in which templates refuse messages
             return Tokens("partial", NOT_RENDERED)
         completion = encode_completion(self._tokenizer, call.completion or "", ended=finish == "stop")
         if not completion:

@@ -12,6 +12,7 @@ import transformers
 
 from stages.engines.interface import EngineUsage, Request, Result
 from stages.engines.models import eos_ids, load_model, load_tokenizer, resolve_base
+from stages.engines.texts import encode_chat
 from tests.benchmarks.rollout_workloads import ROOT, Task
 
 ROWS = 64
@@ -34,8 +35,8 @@ class GenerateEngine:
         self._tokenizer, self._tokens = load_tokenizer(base), execution.batch_tokens
 
     def encode_chat(self, messages: list[dict[str, str]]) -> tuple[int, ...]:
-        """Not needed: prompts are recorded ones."""
-        raise NotImplementedError
+        """As every engine; the benchmark itself asks recorded prompts."""
+        return encode_chat(self._tokenizer, messages)
 
     def expect(self, digests: Any) -> None:
         """No adapters."""

@@ -7,16 +7,18 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from schemas.execution import ServerSection
+from stages.engines import circuit, replicas, server_calls
 from stages.engines.interface import Adapter, Request, Result, Sampling
 from stages.engines.models import BaseModel, adapter_digest, load_model, load_tokenizer
 from stages.engines.server_engine import ServerEngine
@@ -338,3 +340,19 @@ def engine_over(*servers: KitServer, context: int = 4096, **section: Any) -> Ser
     urls = tuple(server.url for server in servers)
     quick = {"timeout_s": 20.0, "patience_s": 5.0} | section
     return ServerEngine(servers[0].base, context, ServerSection(urls=urls, **quick))
+
+
+def servers(base: BaseModel, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., KitServer]]:
+    """Starts servers by what they speak, and closes them in the end; those who ask them wait shortly."""
+    monkeypatch.setattr(circuit, "FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(server_calls, "FIRST_PAUSE_S", 0.02)
+    monkeypatch.setattr(replicas, "LIMITED_S", 0.05)
+    started: list[KitServer] = []
+
+    def starting(**dialect: Any) -> KitServer:
+        started.append(KitServer(base, Dialect(**dialect)))
+        return started[-1]
+
+    yield starting
+    for server in started:
+        server.close()

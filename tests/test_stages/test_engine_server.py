@@ -12,13 +12,13 @@ import pytest
 
 from schemas.errors import RecipeError, StageError
 from schemas.execution import ServerSection
-from stages.engines import circuit, replicas, server_calls, server_identity
+from stages.engines import circuit, server_identity
 from stages.engines.interface import Request, Sampling
 from stages.engines.models import BaseModel
 from stages.engines.server_calls import NotServedError
 from stages.engines.server_engine import ServerEngine
 from tests.test_stages.engines_kit import chat, questions, requests_for, tiny
-from tests.test_stages.server_kit import Dialect, Fault, KitServer, engine_over, with_choice
+from tests.test_stages.server_kit import Fault, KitServer, engine_over, servers, with_choice
 
 TEN = Sampling(max_new_tokens=10)
 
@@ -30,19 +30,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> BaseModel:
 
 @pytest.fixture
 def start(base: BaseModel, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., KitServer]]:
-    monkeypatch.setattr(circuit, "FIRST_PAUSE_S", 0.05)
-    monkeypatch.setattr(server_calls, "FIRST_PAUSE_S", 0.02)
-    monkeypatch.setattr(replicas, "LIMITED_S", 0.05)
     monkeypatch.setattr(server_identity, "_LOOKS_S", 0.05)
-    started: list[KitServer] = []
-
-    def starting(**dialect: Any) -> KitServer:
-        started.append(KitServer(base, Dialect(**dialect)))
-        return started[-1]
-
-    yield starting
-    for server in started:
-        server.close()
+    yield from servers(base, monkeypatch)
 
 
 def asked(engine: ServerEngine, count: int = 4, sampling: Sampling = TEN) -> list[Request]:

@@ -10,13 +10,12 @@ import pytest
 
 from schemas.errors import RecipeError, StageError
 from schemas.execution import ServerSection
-from stages.engines import circuit, replicas, server_calls
 from stages.engines.interface import Adapter, Request, Sampling
 from stages.engines.models import BaseModel
 from stages.engines.server_adapters import served_name
 from tests.test_stages.engines_kit import chat, make_adapter, tiny
 from tests.test_stages.programs_kit import run_one
-from tests.test_stages.server_kit import Dialect, KitServer, engine_over
+from tests.test_stages.server_kit import KitServer, engine_over, servers
 
 TEN = Sampling(max_new_tokens=10)
 
@@ -38,18 +37,7 @@ def adapters(base: BaseModel, folder: Path) -> tuple[Adapter, Adapter]:
 
 @pytest.fixture
 def start(base: BaseModel, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., KitServer]]:
-    monkeypatch.setattr(circuit, "FIRST_PAUSE_S", 0.05)
-    monkeypatch.setattr(server_calls, "FIRST_PAUSE_S", 0.02)
-    monkeypatch.setattr(replicas, "LIMITED_S", 0.05)
-    started: list[KitServer] = []
-
-    def starting(**dialect: Any) -> KitServer:
-        started.append(KitServer(base, Dialect(**dialect)))
-        return started[-1]
-
-    yield starting
-    for server in started:
-        server.close()
+    yield from servers(base, monkeypatch)
 
 
 def row_of(engine: Any, **session: Any) -> dict[str, Any]:
