@@ -1,0 +1,44 @@
+"""`mmgrpo ingest RECIPE TRACES…`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pipeline.commands.arguments import settings_arguments
+
+TEXT = "logged traces become a snapshot: the tables that a rollout stage writes"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command line takes."""
+    parser.add_argument("recipe", type=Path, help="a recipe file (TOML): the program's inputs, and [ingest]")
+    parser.add_argument("addresses", nargs="+", metavar="TRACES", help="files, folders, patterns in quotes, or URLs")
+    parser.add_argument(
+        "--format", default="auto", metavar="F", help="of all files (default: seen from what they hold)"
+    )
+    parser.add_argument("--snapshots", type=Path, default=Path("snapshots"), metavar="D", help="folder of snapshots")
+    parser.add_argument("--onto", type=Path, metavar="SNAPSHOT", help="add the traces to this snapshot, as its child")
+    parser.add_argument("--rescore", action="store_true", help="score the logged outputs with the program's metric")
+    parser.add_argument(
+        "--suggest-modules", action="store_true", help="print rules for the calls that no module is known for, and stop"
+    )
+    settings_arguments(parser)
+
+
+def do(options: argparse.Namespace) -> int:
+    """`mmgrpo ingest RECIPE TRACES…`."""
+    from pipeline.ingesting import Wanted, account_of, ingest, suggest_modules
+    from pipeline.progress import Reporter
+    from pipeline.recipes import load_execution, load_recipe
+
+    loaded, execution = load_recipe(options.recipe, options.set), load_execution(options.execution, options.exec)
+    reporter = Reporter(execution.progress)
+    wanted = Wanted(tuple(options.addresses), options.format, options.rescore, options.onto)
+    if options.suggest_modules:
+        print(suggest_modules(loaded, execution, wanted, options.snapshots, reporter), end="")
+        return 0
+    found, made = ingest(loaded, execution, wanted, options.snapshots, reporter)
+    print(account_of(found))
+    print(f"Snapshot: {found.path}" if made else f"Snapshot: {found.path}, which holds exactly these traces already")
+    return 0

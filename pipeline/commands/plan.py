@@ -1,0 +1,25 @@
+"""`mmgrpo plan RECIPE`."""
+
+from __future__ import annotations
+
+import argparse
+
+from pipeline.commands.arguments import iterations_argument, recipe_arguments
+
+TEXT = "say what a run would do, and why"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command line takes."""
+    recipe_arguments(parser)
+    iterations_argument(parser)
+
+
+def do(options: argparse.Namespace) -> int:
+    """`mmgrpo plan RECIPE`."""
+    from pipeline.commands.resolved import iterations_of, resolve
+    from pipeline.plan import plan, render
+
+    loaded, execution, folder = resolve(options)
+    print(render(plan(loaded, folder, iterations_of(options, loaded), execution.cache)))
+    return 0

@@ -1,0 +1,40 @@
+"""`mmgrpo stage NAME RECIPE --iteration I`."""
+
+from __future__ import annotations
+
+import argparse
+
+from pipeline.commands.arguments import STAGES, count, recipe_arguments
+
+TEXT = "run one stage of one iteration, as one batch job"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command line takes."""
+    parser.add_argument("name", choices=STAGES, help="the stage")
+    recipe_arguments(parser)
+    parser.add_argument("--iteration", type=count, default=0, metavar="I", help="which iteration (default 0)")
+
+
+def do(options: argparse.Namespace) -> int:
+    """`mmgrpo stage NAME RECIPE --iteration I`."""
+    from pipeline.commands.resolved import resolve
+    from pipeline.follow import follow_stage
+    from pipeline.launch import follows
+    from pipeline.progress import Reporter
+    from pipeline.run import open_run
+    from pipeline.single import run_stage
+    from pipeline.walk import identify
+
+    loaded, execution, folder = resolve(options)
+    if follows():
+        follow_stage(loaded, execution, folder, options.name, options.iteration)
+        return 0
+    with open_run(loaded, execution, folder, Reporter(execution.progress)) as runner:
+        setup = identify(loaded.recipe, loaded.root, execution.cache)
+        jobs = run_stage(runner, setup, options.name, options.iteration)
+        if jobs == 0:
+            print(f"{options.name} of iteration {options.iteration}: the recipe needs none; nothing was run.")
+        elif runner.made == 0:
+            print(f"{options.name} of iteration {options.iteration} is up to date; nothing was run.")
+    return 0
