@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 from importlib.util import find_spec
 
 import pytest
+
+from tests.test_pipeline.chromium import find_chromium
 
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -24,7 +25,7 @@ def _has_gpu() -> bool:
 
 NEEDS = {
     "cuda": (_has_gpu, "no GPU"),
-    "browser": (lambda: shutil.which("chromium") is not None, "no chromium on this machine"),
+    "browser": (lambda: find_chromium() is not None, "no Chromium on this machine (apt-get install -y chromium)"),
     "root": (lambda: os.geteuid() == 0, "not root"),
     "tensorboard": (lambda: find_spec("tensorboard") is not None, "package tensorboard is not installed (make setup)"),
     "vllm": (lambda: find_spec("vllm") is not None, "vLLM is not installed (make test-vllm)"),
