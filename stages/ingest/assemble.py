@@ -119,7 +119,7 @@ class Assembler:
             "rollout_id": rollout_id,
             "iteration": 0,
             "source": f"ingest:{trace.format}",
-            "policy": _policy(placed),
+            "policy": (policy := _policy(placed)),
             "program": None,
             "reward": None if error else reward,
             "reward_parts": canonical_json(parts) if (parts := parts_of(values, self._section)) else None,
@@ -129,6 +129,8 @@ class Assembler:
             "seed": None,
         }
         made.invocations = [self._row(rollout_id, index, item, made) for index, item in enumerate(_ranked(placed))]
+        for row, item in zip(made.invocations, placed, strict=True):
+            row["trainable"] = policy is None or item.span.policy == policy
         made.trace["fidelity_reasons"] = canonical_json(Counter(reason for _, reason in made.fidelity if reason))
         return made
 
@@ -226,8 +228,14 @@ def _error(tree: Tree) -> str | None:
 
 
 def _policy(placed: Iterable[_Placed]) -> str | None:
-    """The policy that sampled all calls, where the log says so of each."""
-    found = {item.span.policy for item in placed}
+    """The policy that sampled the calls, where the log says so.
+
+    A module of which no call says is another model's, as a judge's: it does not make the others' policy unknown.
+    """
+    by_module: dict[str, set[str | None]] = {}
+    for item in placed:
+        by_module.setdefault(item.module, set()).add(item.span.policy)
+    found = {policy for policies in by_module.values() if policies != {None} for policy in policies}
     return found.pop() if len(found) == 1 else None
 
 

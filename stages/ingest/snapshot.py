@@ -38,7 +38,7 @@ from stages.ingest.records import Record
 from stages.ingest.rescore import Rescorer
 
 NAME = "ingest"
-VERSION = 1
+VERSION = 2
 RANGE = 100_000
 """Spans of a range of examples, about."""
 TABLES = (EXAMPLES, ROLLOUTS, INVOCATIONS, TRACES, LEFT_OUT)

@@ -296,3 +296,16 @@ def test_a_value_that_cannot_be_stored_is_refused_and_its_neighbours_stay(tmp_pa
     found = {trace.id: trace for trace in spool.traces()}
     assert len(found["t"].refused) == 1
     assert not found["other"].refused
+
+
+def test_a_module_of_another_model_leaves_the_policy_of_the_others_known(encoder: Encoder) -> None:
+    sampled, judge = said("a", 10, policy="p"), said("j", 20, module="judge")
+    found = made(encoder, ROOT, sampled, judge)
+    assert found.rollout is not None
+    assert found.rollout["policy"] == "p"
+    assert [row["trainable"] for row in found.invocations] == [True, False]
+    for other in (said("b", 30), said("b", 30, policy="q"), said("b", 30, policy="q", module="n")):
+        found = made(encoder, ROOT, sampled, judge, other)
+        assert found.rollout is not None
+        assert found.rollout["policy"] is None
+        assert all(row["trainable"] for row in found.invocations)
