@@ -107,7 +107,8 @@ def preflight(path: Path, spec: TableSpec) -> pq.FileMetaData:
         raise ContractError(spec.name, str(path), [Violation(rule, footer.num_rows)])
     if version is not None and version != str(spec.version).encode():
         rule = f"schema version {version.decode(errors='replace')} is known (this release reads {spec.version})"
-        raise ContractError(spec.name, str(path), [Violation(rule, footer.num_rows)])
+        hint = "Another release wrote it: read it with that one, or make it anew with `mmgrpo run RECIPE`."
+        raise ContractError(spec.name, str(path), [Violation(rule, footer.num_rows)], hint)
     return footer
 
 

@@ -21,7 +21,7 @@ from stages.programs.slices import run_slice
 from stages.statistics import example_means
 
 NAME = "evaluate"
-VERSION = 3
+VERSION = 4
 
 
 def recipe_slice(recipe: Recipe) -> dict[str, Any]:
@@ -34,11 +34,12 @@ def recipe_slice(recipe: Recipe) -> dict[str, Any]:
 
 
 def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[str, Any]:
-    """Write scores.parquet, sorted by (example_id, sample).
+    """Write scores.parquet and invocations.parquet, sorted by (example_id, sample[, call_index]).
+
+    How long each run took stands in telemetry/latency.parquet: wall clock, and so no part of the artifact's digest.
 
     Params: `policy`, `split`. Artifacts: `examples`, `program`, `base`, `adapter` for a trained policy, and `prompts`
-    where they were optimized. The LM calls are kept until the figures are made of them, and are no part of the
-    artifact.
+    where they were optimized.
 
     Raises:
         RecipeError, DataError: for a program, split or model that cannot be used.
@@ -53,11 +54,11 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
         [jobs],
         lambda: open_session(recipe, execution, inputs, section.sampling, section.parse_retries, judge_seed=seed),
         out,
-        shape=Shape(SCORES, "runs", lambda finished: _row(finished, policy)),
+        shape=Shape(SCORES, "runs", lambda finished: _row(finished, policy), timed=True),
         concurrency=execution.concurrency,
     )
     scores = pl.DataFrame(compact(out, SCORES))
-    calls = pl.DataFrame(compact(out, INVOCATIONS, keep=False))
+    calls = pl.DataFrame(compact(out, INVOCATIONS))
     means = example_means(scores["example_id"].to_list(), scores["score"].to_list(), section.failure_score)
     statuses = status_counts(scores)
     return {
@@ -104,4 +105,15 @@ def _row(finished: Finished, policy: str) -> dict[str, Any]:
         "output": outcome.output,
         "status": outcome.status,
         "error": outcome.error,
+        "rollout_id": job.rollout_id,
+        "calls": len(finished.invocations),
+        "prompt_tokens": _tokens(finished.invocations, "prompt_ids"),
+        "completion_tokens": _tokens(finished.invocations, "completion_ids"),
     }
+
+
+def _tokens(calls: list[dict[str, Any]], column: str) -> int | None:
+    """Tokens of all calls of a run; None where those of one are not known: a server of text, a call that broke off."""
+    if any(call[column] is None and call["finish_reason"] != "context_overflow" for call in calls):
+        return None  # a prompt that left no room has no completion, and that is known
+    return sum(len(call[column] or ()) for call in calls)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -60,6 +61,8 @@ class Finished:
     judge_calls: list[dict[str, Any]] = field(default_factory=list)
     metric_retries: int = 0
     """Tries of the metric that failed and were made again. Some fail by the clock: no part of a result."""
+    seconds: float = field(default=0.0, compare=False)
+    """Wall clock from the program's start to its end, the metric left out: no part of a result."""
 
 
 RunLoop = Callable[[Coroutine[Any, Any, Any], "LiveRun"], "Future[Any]"]
@@ -86,6 +89,9 @@ class LiveRun:
     """Of the metric that came to nothing."""
     tasks: list[Future[Any]] = field(default_factory=list)
     """What runs of it in the event loop."""
+    started: float = field(default_factory=time.monotonic)
+    ended: float | None = None
+    """When the program had its output; None while it runs, and where it failed."""
     _value: Any = None
 
     def __post_init__(self) -> None:
@@ -120,6 +126,11 @@ class LiveRun:
         """Whether it spent more time on its own than the recipe allows."""
         return self.clock.spent > (self.session.timeout_s if self.judge is None else self.session.metric_timeout_s)
 
+    @property
+    def seconds(self) -> float:
+        """How long the program took, or has taken so far."""
+        return (time.monotonic() if self.ended is None else self.ended) - self.started
+
     def timed_out(self) -> Outcome:
         """The outcome of an expired run."""
         if self.judge is None:
@@ -152,6 +163,7 @@ class LiveRun:
         if inspect.iscoroutine(output):
             output.close()
             raise TypeError("the program returned a coroutine: write it as `async def`")
+        self.ended = time.monotonic()
         self.output, self._value = json_text(output), output
         return self._start_scoring()
 

@@ -105,7 +105,7 @@ class _Crew:
                 return None
             outcome = Outcome("engine_error", storable(str(run.caller.failure)))
         judged = [] if run.judge is None else judge_rows(run.judge.recorder)
-        return Finished(run.job, outcome, invocation_rows(run.recorder), judged, run.tries)
+        return Finished(run.job, outcome, invocation_rows(run.recorder), judged, run.tries, run.seconds)
 
     def run_in_loop(self, coroutine: Coroutine[Any, Any, Any], run: LiveRun) -> Future[Any]:
         """Run a run's coroutine in the event loop, which is started on first use."""

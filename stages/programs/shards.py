@@ -14,10 +14,12 @@ from schemas.errors import DataError, StageError
 from schemas.examples import EXAMPLES
 from schemas.execution import Execution
 from schemas.judge_calls import JUDGE_CALLS
+from schemas.manifest import TELEMETRY
 from schemas.parquet import read_rows, read_table, write_table
 from schemas.recipe import Recipe
 from schemas.recipe_data import SamplingSection
 from schemas.rollouts import INVOCATIONS
+from schemas.scores import LATENCY
 from schemas.table import TableSpec
 from stages.contract import Inputs, Out
 from stages.engines.factory import base_digests, make_endpoints, make_engine, policy_adapters
@@ -38,6 +40,8 @@ class Shape:
     unit: str
     """What progress counts."""
     row: Callable[[Finished], dict[str, Any]]
+    timed: bool = False
+    """Whether how long each run took is kept, in the telemetry."""
 
 
 def read_split(inputs: Inputs, split: str) -> list[dict[str, Any]]:
@@ -107,7 +111,8 @@ def sample(
         waves: runs by example_id, no example in two of them. A wave is asked for once all before it are committed.
         open_: makes the session; not called when nothing is left to do.
         out: where shards go: `<table>/<example_id>.parquet` and `invocations/<example_id>.parquet`. Calls of the
-            metric, where it makes any, end as `judge_calls.parquet`.
+            metric, where it makes any, end as `judge_calls.parquet`; what a timed shape is timed with, as
+            `telemetry/latency.parquet`.
         shape: the table.
         concurrency: runs in flight at once.
 
@@ -131,6 +136,8 @@ def sample(
         desk.close(some_before=bool(done))
     if out.committed(f"{JUDGE_CALLS.name}/"):
         compact(out, JUDGE_CALLS)
+    if shape.timed:
+        compact(out, LATENCY, below=TELEMETRY)
 
 
 def _sizes(jobs: Mapping[str, Sequence[Job]]) -> dict[str, int]:
@@ -184,6 +191,8 @@ class _Desk:
         runs.sort(key=lambda run: run.job.index)
         name = f"{runs[0].job.example_id}.parquet"
         _write(self.out, f"invocations/{name}", [row for run in runs for row in run.invocations], INVOCATIONS)
+        if self.shape.timed:
+            _write(self.out, f"{TELEMETRY}{LATENCY.name}/{name}", [_seconds(run) for run in runs], LATENCY)
         if judged := [row for run in runs for row in run.judge_calls]:
             _write(self.out, f"{JUDGE_CALLS.name}/{name}", judged, JUDGE_CALLS)
         _write(self.out, f"{self.shape.spec.name}/{name}", [self.shape.row(run) for run in runs], self.shape.spec)
@@ -193,6 +202,10 @@ class _Desk:
         self.counted = figures
         if retries := sum(run.metric_retries for run in runs):
             self.out.telemetry(metric_retries=float(retries))
+
+
+def _seconds(run: Finished) -> dict[str, Any]:
+    return {"example_id": run.job.example_id, "sample": run.job.index, "seconds": run.seconds}
 
 
 def _figures(session: Session) -> dict[str, float]:
@@ -230,13 +243,16 @@ def _write(out: Out, name: str, rows: Sequence[dict[str, Any]], spec: TableSpec)
     out.commit_shard(name, draft)
 
 
-def compact(out: Out, spec: TableSpec, *, keep: bool = True) -> pa.Table:
-    """All shards of a table as one, sorted by example_id and then as in the shards; committed unless `keep` is off."""
-    shards = out.committed(f"{spec.name}/")
+def compact(out: Out, spec: TableSpec, *, keep: bool = True, below: str = "") -> pa.Table:
+    """All shards of a table, in a folder `below`, as one; committed in their place unless `keep` is off.
+
+    Sorted by example_id and then as in the shards.
+    """
+    shards = out.committed(f"{below}{spec.name}/")
     table = read_table([shards[name] for name in sorted(shards)], spec, validate=False)  # done as they were written
     if keep:
         draft = out.scratch / f"{spec.name}.parquet"
         write_table(table, draft, spec)
-        out.commit_shard(f"{spec.name}.parquet", draft)
-    out.drop(f"{spec.name}/")
+        out.commit_shard(f"{below}{spec.name}.parquet", draft)
+    out.drop(f"{below}{spec.name}/")
     return table

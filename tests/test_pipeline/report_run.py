@@ -353,4 +353,8 @@ def score_row(policy: str, example: int, score: float | None, failure: tuple[str
         "output": None,
         "status": failure[0] if score is None else "ok",
         "error": failure[1] if score is None else None,
+        "rollout_id": f"e{example:03d}",
+        "calls": 2,
+        "prompt_tokens": 60,
+        "completion_tokens": 12,
     }

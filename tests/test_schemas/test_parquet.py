@@ -13,7 +13,7 @@ from schemas.groups import EXCLUDED, GROUPS
 from schemas.parquet import read_rows, read_table, write_table
 from schemas.policies import POLICIES
 from schemas.rollouts import INVOCATIONS, ROLLOUTS
-from schemas.scores import SCORES
+from schemas.scores import LATENCY, SCORES
 from schemas.training import BATCH_PLAN, LOGPROBS, STEPS
 
 
@@ -137,7 +137,7 @@ def test_a_truncated_file_is_named(tmp_path: Path, keep: int) -> None:
 
 @pytest.mark.parametrize(
     "spec",
-    [EXAMPLES, ROLLOUTS, INVOCATIONS, GROUPS, EXCLUDED, POLICIES, BATCH_PLAN, STEPS, LOGPROBS, SCORES],
+    [EXAMPLES, ROLLOUTS, INVOCATIONS, GROUPS, EXCLUDED, POLICIES, BATCH_PLAN, STEPS, LOGPROBS, SCORES, LATENCY],
     ids=lambda spec: spec.name,
 )
 def test_every_table_has_a_version_a_key_and_can_be_empty(tmp_path: Path, spec: Any) -> None:

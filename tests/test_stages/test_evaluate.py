@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from schemas.errors import DataError
-from schemas.scores import SCORES
+from schemas.parquet import read_rows, write_table
+from schemas.rollouts import INVOCATIONS
+from schemas.scores import LATENCY, SCORES
 from stages import evaluate
-from stages.engines.interface import Request
+from stages.engines.interface import Request, Result
 from tests.test_stages.programs_kit import Bench, CharEngine, FolderOut, recipe_of, rows_of
 
 SOURCE = """
@@ -63,17 +66,56 @@ def test_failures_count_as_the_recipe_says_and_keep_a_null_score(bench: Bench, t
     assert harsh["mean"] == 0.25
 
 
-def test_the_calls_are_no_part_of_the_artifact(bench: Bench, tmp_path: Path):
+def test_the_calls_are_kept_and_the_clock_is_in_the_telemetry_alone(bench: Bench, tmp_path: Path):
     out = FolderOut(tmp_path / "out")
     bench.run(evaluate, recipe_of(), out, split="dev")
     kept = [name for name in out.committed() if not name.startswith(tuple(out.dropped))]
-    assert kept == ["scores.parquet"]
+    assert kept == ["invocations.parquet", "scores.parquet", "telemetry/latency.parquet"]
+    runs = [(row["example_id"], row["sample"]) for row in rows_of(out.folder, SCORES)]
+    clocked = read_rows(out.folder / "telemetry" / "latency.parquet", LATENCY)
+    assert [(row["example_id"], row["sample"]) for row in clocked] == runs
+    assert all(row["seconds"] > 0 for row in clocked)
+
+
+def test_what_a_run_cost_is_what_its_calls_say(bench: Bench, tmp_path: Path):
+    out = FolderOut(tmp_path / "out")
+    bench.run(evaluate, recipe_of(evaluate={"parse_retries": 2, "sampling": {"temperature": 1.0}}), out, split="dev")
+    calls = rows_of(out.folder, INVOCATIONS)
+    for row in rows_of(out.folder, SCORES):
+        own = [call for call in calls if call["rollout_id"] == row["rollout_id"]]
+        assert row["calls"] == len(own) == (3 if row["status"] == "parse_failed" else 1)
+        assert row["prompt_tokens"] == sum(len(call["prompt_ids"]) for call in own)
+        assert row["completion_tokens"] == sum(len(call["completion_ids"]) for call in own)
+
+
+def test_tokens_that_nobody_told_are_null_and_those_of_a_prompt_too_long_are_none(bench: Bench, tmp_path: Path):
+    class TellsNoIds(CharEngine):
+        def _one(self, request: Request) -> Result:
+            made = super()._one(request)
+            return made if not made.text else replace(made, completion_ids=None, logprobs=None, fidelity="text")
+
+    def costs(engine: CharEngine) -> set[tuple[Any, ...]]:
+        bench.engine = engine
+        out = FolderOut(tmp_path / f"out-{len(list(tmp_path.iterdir()))}")
+        bench.run(evaluate, recipe_of(), out, split="dev")
+        rows = rows_of(out.folder, SCORES)
+        return {(row["calls"], row["prompt_tokens"] is None, row["completion_tokens"]) for row in rows}
+
+    assert costs(TellsNoIds(right_or_bad)) == {(1, False, None)}
+    assert costs(CharEngine(right_or_bad, context=1)) == {(1, False, 0)}
+
+
+def test_scores_of_another_release_are_refused_and_what_to_run_is_said(tmp_path: Path):
+    older = replace(SCORES, version=1)
+    write_table([], tmp_path / "scores.parquet", older)
+    with pytest.raises(DataError, match=r"schema version 1 is known.*this release reads 2.*\n.*mmgrpo run RECIPE"):
+        read_rows(tmp_path / "scores.parquet", SCORES)
 
 
 def test_a_killed_stage_takes_up_where_it_was(bench: Bench, tmp_path: Path):
     whole = FolderOut(tmp_path / "whole")
     metrics = bench.run(evaluate, recipe_of(), whole, split="dev")
-    out = FolderOut(tmp_path / "out", fail_after=4)
+    out = FolderOut(tmp_path / "out", fail_after=6)
     with pytest.raises(KeyboardInterrupt):
         bench.run(evaluate, recipe_of(), out, split="dev")
     done = set(out.committed("scores/"))
