@@ -20,6 +20,7 @@ from schemas.recipe_ingest import IngestSection
 from stages.ingest.inputs import inputs_of, json_or_none
 from stages.ingest.modules import module_of
 from stages.ingest.normal import Call, Refused, Score, Span
+from stages.ingest.own import call_columns, own_reward, rollout_columns, tokens_of_own
 from stages.ingest.rewards import parts_of, reward_of, values_of
 from stages.ingest.tokens import Encoder, Tokens
 from stages.ingest.tree import Tree, grow, once, plain
@@ -110,7 +111,9 @@ class Assembler:
             made.trace["reason"] = CALLS_LEFT_OUT
             return made
         rollout_id = digest(["ingest", trace.id])[:20]
-        reward, made.trace["reward_reason"] = reward_of(values, self._section)
+        reward, made.trace["reward_reason"] = own_reward(known, values, self._section) or reward_of(
+            values, self._section
+        )
         error = _error(known)
         made.inputs, made.trace["rollout_id"] = inputs, rollout_id
         made.rollout = {
@@ -127,10 +130,12 @@ class Assembler:
             "error": error,
             "output": json_or_none(known.root.outputs if known.root else None),
             "seed": None,
+            **rollout_columns(known),
         }
         made.invocations = [self._row(rollout_id, index, item, made) for index, item in enumerate(_ranked(placed))]
         for row, item in zip(made.invocations, placed, strict=True):
             row["trainable"] = policy is None or item.span.policy == policy
+            row.update(call_columns(item.span, row["fidelity"]))
         made.trace["fidelity_reasons"] = canonical_json(Counter(reason for _, reason in made.fidelity if reason))
         return made
 
@@ -152,7 +157,10 @@ class Assembler:
     def _row(self, rollout_id: str, index: int, ranked: _Ranked, made: Assembled) -> dict[str, Any]:
         placed = ranked.placed
         call, span = placed.call, placed.span
-        tokens = Tokens("partial", "failed") if span.error else self._encoder.tokens(call, span.policy)
+        if span.error:
+            tokens = Tokens("partial", "failed")
+        else:
+            tokens = tokens_of_own(span, call, self._encoder, self._digests["tokenizer"])
         made.fidelity.append((tokens.fidelity, tokens.reason))
         exact, held = tokens.fidelity == "exact", tokens.prompt_ids is not None
         return {

@@ -6,7 +6,9 @@ A format is a module with
 - `recognises(value, shape)`: whether the first value of a file looks like it;
 - `read(value, where)`: the spans, scores and refusals of one value;
 - optionally `SPLIT`, keys of lists by which a large object is read item after item, and `WHOLE = True` where an array
-  is one value rather than many.
+  is one value rather than many;
+- optionally `values_of(address)`: the values of a file that this format knows by its bytes and reads in its own way;
+  None for any other file.
 
 Other packages add formats by an entry point of the group `mmgrpo.trace_formats` that names such a module.
 """
@@ -14,7 +16,7 @@ Other packages add formats by an entry point of the group `mmgrpo.trace_formats`
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import metadata
 from typing import Any, Protocol, cast
@@ -26,6 +28,7 @@ from stages.ingest.read import Shape, Value, read_values
 
 GROUP = "mmgrpo.trace_formats"
 BUILT_IN = (
+    "mmgrpo_tables",
     "mmgrpo_capture",
     "otlp_json",
     "mlflow",
@@ -96,7 +99,13 @@ def format_named(name: str) -> Format:
 
 
 def recognise(address: str) -> Format | Refused:
-    """The format of a file, by its first value that can be read."""
+    """The format of a file, by its bytes or by its first value that can be read."""
+    try:
+        whose = next((known for known in formats().values() if _opened(known, address) is not None), None)
+    except OSError as error:
+        return Refused("not_readable", str(error), address)
+    if whose is not None:
+        return whose
     first: Refused | None = None
     for value in read_values(address, _all_splits()):
         if isinstance(value, Value):
@@ -124,7 +133,12 @@ def _shown(value: Any) -> str:
 
 def read_items(address: str, known: Format) -> Iterator[Item]:
     """The items of a file in a format. A value that the format's reader stumbles over is refused, and the rest read."""
-    values = read_values(address, getattr(known, "SPLIT", ()))
+    try:
+        opened = _opened(known, address)
+    except OSError as error:
+        yield Refused("not_readable", str(error), address)
+        return
+    values = read_values(address, getattr(known, "SPLIT", ())) if opened is None else opened
     for value in _gathered(values, address) if getattr(known, "WHOLE", False) else values:
         if isinstance(value, Refused):
             yield value
@@ -133,6 +147,11 @@ def read_items(address: str, known: Format) -> Iterator[Item]:
             yield from known.read(value.value, value.where)
         except (DataError, *BROKEN) as error:
             yield refusal(error, value.where)
+
+
+def _opened(known: Format, address: str) -> Iterator[Value | Refused] | None:
+    opens: Callable[[str], Iterator[Value | Refused] | None] | None = getattr(known, "values_of", None)
+    return None if opens is None else opens(address)
 
 
 def _gathered(values: Iterator[Value | Refused], address: str) -> Iterator[Value | Refused]:

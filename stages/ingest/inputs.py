@@ -24,13 +24,15 @@ def inputs_of(tree: Tree, names: Sequence[str], section: IngestSection) -> dict[
     where the program has one input and the log a text. Where the root logs no input, or there is none, the program's
     one input is what the user says first in its first LM call.
     """
+    if tree.root and tree.root.own:
+        section = section.model_copy(update={"inputs": {}})  # our own tables have them by their names
     root = _unwrapped(tree.root.inputs if tree.root else None)
     if root is None and not section.inputs:
         root = _first_said(tree)
     if root is None:
         return NO_INPUT
     found = {name: _at(root, section.inputs.get(name, name)) for name in names}
-    if len(names) == 1 and found[names[0]] is None and not section.inputs:
+    if len(names) == 1 and found[names[0]] is None and not section.inputs and not (tree.root and tree.root.own):
         found = {names[0]: _only_text(root)}
     if any(value is None for value in found.values()):
         return UNKNOWN_INPUTS

@@ -86,6 +86,8 @@ class Span:
     """The dataset's own id of the root input, where the log has one."""
     user: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    own: Mapping[str, Any] = field(default_factory=dict)
+    """Of a row of our own tables: columns that no other field says, numbers and words only. Texts stand above."""
     where: str = ""
     """File and place in it, for messages."""
 
