@@ -2,7 +2,7 @@
 
 Defaults are the `paper` preset: what the mmGRPO paper (arXiv 2508.04660) trains with. `preset = "unbiased"` changes
 the fields listed in `PRESETS`. A field that the recipe sets wins over its preset. The sections lie in
-`recipe_data.py`, `recipe_prompts.py`, `recipe_teachers.py` and `recipe_training.py`.
+`recipe_data.py`, `recipe_gate.py`, `recipe_prompts.py`, `recipe_teachers.py` and `recipe_training.py`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from schemas.recipe_data import (
     ProgramSection,
     RolloutSection,
 )
+from schemas.recipe_gate import GateSection
 from schemas.recipe_ingest import IngestSection, TracesSection
 from schemas.recipe_prompts import PromptsSection
 from schemas.recipe_teachers import RejectionSection, TeacherName, TeacherSection
@@ -73,6 +74,7 @@ class Recipe(Section):
     train: TrainSection = TrainSection()
     rejection: RejectionSection = RejectionSection()
     evaluate: EvaluateSection = EvaluateSection()
+    gate: GateSection = GateSection()
     run: RunSection = RunSection()
 
     @property

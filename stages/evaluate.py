@@ -18,7 +18,7 @@ from stages.programs.prompts import frozen_prompts, running_digest
 from stages.programs.run import Finished, Job
 from stages.programs.shards import Shape, compact, open_session, read_split, sample
 from stages.programs.slices import run_slice
-from stages.statistics import example_means
+from stages.statistics.means import example_means
 
 NAME = "evaluate"
 VERSION = 4

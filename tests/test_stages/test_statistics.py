@@ -61,7 +61,7 @@ def test_a_large_sample_agrees_with_the_normal_interval():
 
 
 def test_blocks_of_draws_cover_every_resample(monkeypatch: pytest.MonkeyPatch):
-    import stages.statistics as module
+    import stages.statistics.intervals as module
 
     monkeypatch.setattr(module, "_DRAWS", 7)
     means = module._resampled_means(np.array([0.0, 1.0, 2.0]), 4, 101)

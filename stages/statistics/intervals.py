@@ -1,8 +1,8 @@
 """How sure a mean is: bootstrap intervals over examples, for one policy and for the difference of two.
 
-The unit of resampling is the example. Samples of one example share its difficulty, so they are averaged first; an
-interval over examples then speaks for this adapter on examples like these. It says nothing about another training
-seed: a claim about a method needs runs with several seeds.
+The unit of resampling is the example, whose samples are averaged first (`means.py`). An interval over examples speaks
+for this adapter on examples like these. It says nothing about another training seed: a claim about a method needs runs
+with several seeds.
 
 Intervals are percentile intervals of the nonparametric bootstrap (Efron and Tibshirani, 1993, chapter 13). They are
 a little short for few examples (a nominal 95 % interval over 20 examples covers about 92 %).
@@ -11,7 +11,7 @@ a little short for few examples (a nominal 95 % interval over 20 examples covers
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,26 +53,6 @@ class Interval:
 def bootstrap_seed(run_seed: int) -> int:
     """The seed of a run's intervals, the same wherever they are shown: equal scores give equal intervals."""
     return seed_from("bootstrap", run_seed)
-
-
-def example_means(example_ids: Sequence[str], scores: Iterable[float | None], missing: float) -> dict[str, float]:
-    """Mean score of each example over its samples, whatever the row order.
-
-    Args:
-        example_ids: the example of each row.
-        scores: the score of each row; None where the run failed.
-        missing: the score that a failed run counts as.
-
-    Raises:
-        ValueError: when the two differ in length, or a score is not finite.
-    """
-    samples: dict[str, list[float]] = {}
-    for example, score in zip(example_ids, scores, strict=True):
-        value = missing if score is None else float(score)
-        if not math.isfinite(value):
-            raise ValueError(f"score of example {example} is {value}, expected a finite number")
-        samples.setdefault(example, []).append(value)
-    return {example: math.fsum(values) / len(values) for example, values in sorted(samples.items())}
 
 
 def mean_interval(

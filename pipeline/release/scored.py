@@ -1,0 +1,61 @@
+"""Scores of one policy on one split, by example: what comparisons are made of."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+
+from pipeline.reporting.opened import frame
+from schemas.canonical import digest
+from schemas.recipe import Recipe
+from schemas.scores import SCORES
+from stages.contract import Artifact
+from stages.statistics import example_means
+
+
+@dataclass(frozen=True)
+class Scored:
+    """An evaluate artifact, read."""
+
+    artifact: Artifact
+    policy: str
+    means: dict[str, float]
+    """Mean score by example_id, failed runs counted as the recipe says."""
+    rows: tuple[tuple[str, float, dict[str, float]], ...]
+    """Each run's example, score and parts of the metric."""
+
+    @cached_property
+    def examples(self) -> str:
+        """Digest of the ids that were scored."""
+        return digest(sorted(self.means))
+
+    @property
+    def prompts(self) -> str | None:
+        """Digest of the artifact of prompts that it was scored with."""
+        found = self.artifact.manifest.payload["inputs"].get("prompts")
+        return None if found is None else str(found)
+
+    def span(self) -> tuple[float, float]:
+        """Lowest and highest score among the runs."""
+        scores = [score for _, score, _ in self.rows]
+        return min(scores), max(scores)
+
+
+def read_scored(artifact: Artifact, recipe: Recipe) -> Scored | None:
+    """Read an evaluate artifact; None where it has no rows.
+
+    Raises:
+        ContractError: when its table cannot be read.
+    """
+    missing = recipe.evaluate.failure_score
+    table = frame(artifact, SCORES, ["example_id", "score", "parts"])
+    ids, scores = table["example_id"].to_list(), table["score"].to_list()
+    if not ids:
+        return None
+    parts = [{} if text is None else json.loads(text) for text in table["parts"].to_list()]
+    filled = [missing if score is None else float(score) for score in scores]
+    rows = tuple(zip(ids, filled, parts, strict=True))
+    return Scored(
+        artifact, str(artifact.manifest.payload["params"]["policy"]), example_means(ids, scores, missing), rows
+    )
