@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.launch import own_device, refuse_many
+from schemas.addresses import without_secrets
 from schemas.errors import MmgrpoError
 
 COMMANDS = (
@@ -47,14 +48,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             refuse_many(options.command)
         return int(options.do(options))
     except MmgrpoError as error:
-        print(f"mmgrpo: {error}", file=sys.stderr)
+        print(without_secrets(f"mmgrpo: {error}"), file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
         # Whoever read the output has stopped, as `| head` does. Nothing more may be written to it, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception:  # noqa: BLE001 - the last resort: whole traceback, and the exit code of a failed stage
-        traceback.print_exc()
+        print(without_secrets(traceback.format_exc()), end="", file=sys.stderr)
         print("mmgrpo: a defect, in mmgrpo or in the program it runs. What was committed is kept.", file=sys.stderr)
         return 4
     except KeyboardInterrupt:

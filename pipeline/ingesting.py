@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from pipeline.snapshots import Seen, kept, parent_of
 from pipeline.store import PartialArtifact, Store
 from pipeline.texttable import cell
 from pipeline.tombstones import forgotten_in, refuse_deleted
+from schemas.addresses import without_secrets
 from schemas.canonical import digest
 from schemas.errors import DataError
 from schemas.execution import Execution
@@ -70,6 +71,11 @@ class Sources:
     """Format by file; "" for one that was refused."""
     refused: list[Refused] = field(default_factory=list)
 
+    def refuse(self, item: Refused) -> None:
+        """Note what could not be read; addresses lose the credentials that they hold."""
+        shown = {"where": without_secrets(item.where), "detail": without_secrets(item.detail)}
+        self.refused.append(replace(item, **shown))
+
     @property
     def counts(self) -> dict[str, int]:
         """Refusals by reason."""
@@ -88,16 +94,16 @@ def read_all(wanted: Wanted, spool: Spool, redactor: Redactor | None, reporter: 
     files = list(dict.fromkeys(file for address in wanted.addresses for file in find_files(address)))
     for number, file in enumerate(files, start=1):
         known: Format | Refused = given or recognise(file)
-        sources.files[file] = "" if isinstance(known, Refused) else known.NAME
+        sources.files[without_secrets(file)] = "" if isinstance(known, Refused) else known.NAME
         if isinstance(known, Refused):
-            sources.refused.append(known)
+            sources.refuse(known)
             continue
         for item in (redacted(item, redactor) for item in read_items(file, known)):
             refused = item if isinstance(item, Refused) and item.trace is None else spool.add(item, known.NAME)
             if isinstance(item, Refused):
                 refused = item
             if refused is not None:
-                sources.refused.append(refused)
+                sources.refuse(refused)
         reporter.update(number, len(files), "files", {"spans": spool.spans})
     return sources
 
@@ -127,7 +133,7 @@ def ingest(
         reporter.stop()
         _tell(sources, reporter)
         if not spool.spans:
-            raise DataError(f"no trace in {', '.join(wanted.addresses)}: {_first(sources)}")
+            raise DataError(f"no trace in {without_secrets(', '.join(wanted.addresses))}: {_first(sources)}")
         seen = Seen()
         content = content_of(kept(traces_of(spool, redactor), forgotten, seen))
         if seen.forgotten:

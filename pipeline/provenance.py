@@ -14,6 +14,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from schemas.addresses import without_secrets
+
 PACKAGES: tuple[str, ...] = (
     "mmgrpo",
     "accelerate",
@@ -44,7 +46,7 @@ def provenance(started: datetime, seconds: float) -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cores": os.cpu_count(),
-        "command": shlex.join(["mmgrpo", *sys.argv[1:]]),
+        "command": shlex.join(["mmgrpo", *map(without_secrets, sys.argv[1:])]),
         "started": started.isoformat(timespec="seconds"),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(seconds, 3),

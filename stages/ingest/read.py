@@ -18,6 +18,7 @@ import fsspec
 import ijson
 import orjson
 
+from schemas.addresses import without_secrets
 from schemas.errors import DataError
 from stages.ingest.normal import Refused
 from stages.ingest.packed import Unpacked
@@ -57,10 +58,10 @@ def find_files(address: str) -> list[str]:
             found = [name for name in system.find(path) if not name.rsplit("/", 1)[-1].startswith(".")]
         else:
             found = [path] if system.exists(path) else []
-    except (OSError, ValueError, ImportError) as error:
-        raise DataError(f"{address}: {error}") from None
+    except Exception as error:  # noqa: BLE001 - what systems of files raise is of no one family
+        raise DataError(without_secrets(f"{address}: {str(error) or type(error).__name__}")) from None
     if not found:
-        raise DataError(f"{address}: no file there. Name a file, a folder, or a pattern in quotes")
+        raise DataError(f"{without_secrets(address)}: no file there. Name a file, a folder, or a pattern in quotes")
     return sorted(system.unstrip_protocol(name) if "://" in address else name for name in found)
 
 
@@ -72,19 +73,22 @@ def read_values(address: str, split: tuple[str, ...] = ()) -> Iterator[Value | R
         split: keys below which a large object holds the list that it is made of: the object is handed out once for
             each item, with the item alone in that list, and without its other keys.
     """
+    shown = without_secrets(address)
     try:
         with fsspec.open(address, "rb") as raw:
             start = raw.read(4)
             raw.seek(0)
             if start == _PARQUET:
-                yield from _rows(raw, address)
+                yield from _rows(raw, shown)
             else:
                 plain = Unpacked(raw, start)
-                yield from _values(io.BufferedReader(plain), address, split)
+                yield from _values(io.BufferedReader(plain), shown, split)
                 if plain.failure:
-                    yield Refused("not_readable", plain.failure, address)
-    except OSError as error:
-        yield Refused("not_readable", str(error), address)
+                    yield Refused("not_readable", plain.failure, shown)
+    except Exception as error:
+        if not isinstance(error, OSError) and "://" not in address:
+            raise  # systems of files that are far away raise errors of their own
+        yield Refused("not_readable", without_secrets(str(error) or type(error).__name__), shown)
 
 
 def _rows(raw: IO[bytes], address: str) -> Iterator[Value | Refused]:
