@@ -16,15 +16,19 @@ from pipeline.reporting.page import render
 PAGE, NUMBERS = "report.html", "report.json"
 
 
-def build_report(run_dir: Path) -> Path:
+def build_report(run_dir: Path, running: str | None = None) -> Path:
     """Write report.html and report.json of a run, finished or not, and return the page's path.
 
-    The same run gives the same bytes. Reading needs no network: the page holds its style and pictures.
+    The same run gives the same bytes. Reading needs no network: the page holds its style, scripts and pictures.
+
+    Args:
+        run_dir: its folder.
+        running: what is at work on it now, in words, where the caller is.
 
     Raises:
         DataError: naming the file, when run.json, a manifest or a table is damaged. Nothing is written then.
     """
-    report = collect(run_dir)
+    report = collect(run_dir, running)
     page = render(report)
     replace_file(run_dir / NUMBERS, as_json(report))
     replace_file(run_dir / PAGE, page)

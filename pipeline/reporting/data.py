@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pipeline.reporting.data_answers import Advice, Answer, Compared, Flips
+from pipeline.reporting.data_chain import Chain
 from pipeline.reporting.data_engines import EngineGap, Sampled
 from pipeline.reporting.data_samples import Clipped, Sample
 from pipeline.reporting.data_training import AgeStats, ModuleStats, Step, StepMeans
@@ -278,6 +280,12 @@ class Report:
     name: str
     run_digest: str
     recipe: dict[str, Any]
+    running: str | None
+    """What was at work when the report was made; None where nothing is known to be."""
+    answers: tuple[Answer, ...]
+    """The first screen, in order."""
+    advice: tuple[Advice, ...]
+    """What to do next, most urgent first."""
     verdict: Note
     notes: tuple[Note, ...]
     dev: SplitScores
@@ -286,6 +294,9 @@ class Report:
     seconds: float | None
     """Recorded seconds of all stages; None when none was recorded."""
     costs: tuple[StageCost, ...]
+    compared: tuple[Compared, ...]
+    """The policies of the run, side by side."""
+    flips: Flips | None
     prompts: tuple[Prompts, ...]
     iterations: tuple[Iteration, ...]
     sources: tuple[SourceStats, ...]
@@ -300,3 +311,4 @@ class Report:
     engine_gaps: tuple[EngineGap, ...]
     samples: tuple[Sample, ...]
     artifacts: tuple[ArtifactRef, ...]
+    chain: Chain

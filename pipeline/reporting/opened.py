@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pipeline.jobs import stage_of
 from pipeline.runfile import NAME, RunFile, read_run
 from pipeline.store import TELEMETRY_FILE, Store
-from pipeline.tombstones import refuse_deleted
+from pipeline.tombstones import tombstone_of
 from schemas.errors import DataError
 from schemas.parquet import read_frame
 from schemas.recipe import Recipe
@@ -37,6 +37,18 @@ STAGES = (
 ITERATED = ("rollout", "group", "train")
 
 
+class ReadStore(Store):
+    """A store to read from, in which artifacts that were deleted by request are not there."""
+
+    def find(self, stage: str, key: str) -> Artifact | None:
+        """The finished artifact of a key, or None: when it is not there, or its bytes were deleted by request."""
+        return None if self.deleted(stage, key) else super().find(stage, key)
+
+    def deleted(self, stage: str, key: str) -> bool:
+        """Whether only a tombstone is left of an artifact."""
+        return tombstone_of(self.folder(stage, key)) is not None
+
+
 @dataclass(frozen=True)
 class OpenRun:
     """A run folder, opened for reading."""
@@ -44,7 +56,7 @@ class OpenRun:
     folder: Path
     state: RunFile
     recipe: Recipe
-    store: Store
+    store: ReadStore
 
     def stage(self, iteration: int, stage: str) -> Artifact | None:
         """The artifact of a stage of an iteration, by its name in run.json, or None while it is not finished."""
@@ -67,19 +79,14 @@ def open_run(folder: Path) -> OpenRun:
     """Open a run folder.
 
     Raises:
-        DataError: when it is not a run folder, holds a recipe that this release does not know, or chose what was
-            deleted by request.
+        DataError: when it is not a run folder, or holds a recipe that this release does not know.
     """
     state = read_run(folder)
     try:
         recipe = Recipe.model_validate(state.recipe)
     except ValidationError as error:
         raise DataError(f"{folder / NAME}: its recipe is not one of this release: {error}") from None
-    run = OpenRun(folder, state, recipe, Store(folder / "artifacts"))
-    for stage, _, key in run.chosen():
-        if (artifact := run.store.find(stage, key)) is not None:
-            refuse_deleted(artifact)
-    return run
+    return OpenRun(folder, state, recipe, ReadStore(folder / "artifacts"))
 
 
 def table_files(artifact: Artifact, spec: TableSpec) -> list[Path]:

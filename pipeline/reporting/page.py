@@ -11,11 +11,13 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from pipeline.reporting import findings, text
+from pipeline.reporting.chain_picture import draw_chain
 from pipeline.reporting.data import Iteration, ModuleReward, Report, SplitScores
 from pipeline.reporting.data_engines import EngineGap
 from pipeline.reporting.data_training import Step
 from pipeline.reporting.environment import open_templates
 from pipeline.reporting.plots import Series, column_plot, line_plot
+from pipeline.reporting.scripts import inline, own_script
 from schemas.training import RATIO_EDGES
 from stages.grouping.reasons import REASONS
 from stages.training.names import LEFT_OUT
@@ -56,10 +58,12 @@ class Figure:
 
 
 def render(report: Report) -> str:
-    """The page: self-contained, without script, every value escaped."""
+    """The page: self-contained, every value escaped, no script but those that its policy names."""
     template = _environment().get_template("report.html.j2")
     return template.render(
         report=report,
+        scripts=inline([own_script()]),
+        chain=draw_chain(report.chain),
         score_plot=_score_plot(report.dev),
         reward_plots=_reward_plots(report.iterations, report.module_rewards),
         group_plots=_group_plots(report.iterations),
@@ -92,6 +96,7 @@ def _environment() -> Environment:
         text.duration,
         text.plain,
         text.words,
+        text.after,
     )
     environment.filters |= {function.__name__: function for function in (*shown, findings.when)}
     environment.filters["pretty"] = lambda value: text.visible(json.dumps(value, indent=2, ensure_ascii=False))

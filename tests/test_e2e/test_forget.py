@@ -84,7 +84,10 @@ def test_a_forgotten_trace_is_gone_and_what_it_reached_is_blocked_until_trained_
     for iteration in ("0", "1"):
         assert mmgrpo("export", "groups", folder, tmp_path / "groups.parquet", "--iteration", iteration) == 3
         assert f"set traces.snapshot to {after}" in capsys.readouterr().err
-    assert mmgrpo("report", folder) == 3
+    assert mmgrpo("report", folder) == 0
+    page = (folder / "report.html").read_text()
+    assert "deleted by request" in page
+    assert said not in page + (folder / "report.json").read_text()
     assert mmgrpo("plan", recipe, "--run-dir", folder, *named(snapshot)) == 2
     assert run(recipe, folder, *named(snapshot)) == 2
     assert f"set traces.snapshot to {after}" in capsys.readouterr().err

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.progress import Reporter
+from pipeline.reporting.scripts import own_script
 from pipeline.runfile import RunFile, write_run
 from pipeline.store import Store
 from schemas.canonical import canonical_json, digest
@@ -25,6 +26,11 @@ EVIL = "<script>document.title='owned'</script><img src=x onerror=\"document.tit
 
 Rows = list[dict[str, Any]]
 Tables = dict[str, tuple[TableSpec, Rows]]
+
+
+def written(page: str) -> str:
+    """A page without the scripts that the report itself brings."""
+    return page.replace(f"<script>{own_script()}</script>", "")
 
 
 class RunWriter:

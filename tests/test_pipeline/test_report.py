@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import html
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +11,13 @@ import pytest
 from pipeline.reporting.build import build_report
 from pipeline.reporting.collect import collect
 from pipeline.reporting.samples import CALLS, COMPLETION_LENGTH, MESSAGES, PER_KIND
+from pipeline.reporting.scripts import inline, own_script
 from schemas.canonical import canonical_json, digest
 from schemas.errors import DataError
 from schemas.groups import GROUPS
 from schemas.parquet import read_rows
 from stages.statistics import bootstrap_seed, mean_interval, paired_interval
-from tests.test_pipeline.report_run import EVIL, Rows, RunWriter, call_row, rollout_row, whole_run
+from tests.test_pipeline.report_run import EVIL, Rows, RunWriter, call_row, rollout_row, whole_run, written
 
 
 def page_and_numbers(run: Path) -> tuple[str, dict[str, Any]]:
@@ -236,8 +239,8 @@ def test_a_reason_shared_by_many_iterations_is_told_once(tmp_path: Path):
         writer.iterations.append(
             {"train": writer.artifact("train", f"idle {index}", {}, metrics={"trained": False, "reason": note})}
         )
-    page, _ = page_and_numbers(writer.write())
-    assert page.count("trained nothing") == 2
+    page, numbers = page_and_numbers(writer.write())
+    assert sum("trained nothing" in note["text"] for note in numbers["notes"]) == 2
     assert "7 iterations (0 to 7) trained nothing: all groups are flat." in page
     assert "Iteration 3 trained nothing: no rollout has a reward." in page
 
@@ -329,7 +332,7 @@ def test_model_output_is_escaped_wherever_it_stands(tmp_path: Path):
             call["messages"] = canonical_json([{"role": EVIL, "content": [{"text": EVIL}]}])
 
     run = whole_run(tmp_path, iterations=2, change=inject)
-    page, _ = page_and_numbers(run)
+    page = written(page_and_numbers(run)[0])
     assert "<script" not in page
     assert "<img" not in page
     assert "&lt;script&gt;" in page
@@ -341,7 +344,11 @@ def test_model_output_is_escaped_wherever_it_stands(tmp_path: Path):
 
 def test_the_page_asks_for_nothing_and_allows_nothing(tmp_path: Path):
     page, _ = page_and_numbers(whole_run(tmp_path, iterations=1))
-    assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:" in page
+    found = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
+    assert found is not None
+    assert html.unescape(found.group(1)) == inline([own_script()]).policy
+    assert html.unescape(found.group(1)).startswith("default-src 'none'; style-src 'unsafe-inline'; img-src data:")
+    assert page.count("<script") == 1
     assert "http://" not in page
     assert "https://" not in page
     assert "<link" not in page

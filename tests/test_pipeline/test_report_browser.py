@@ -2,75 +2,23 @@
 
 from __future__ import annotations
 
-import html
-import json
-import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from pipeline.reporting.build import build_report
 from schemas.canonical import canonical_json
+from tests.test_pipeline.chromium import Browser
 from tests.test_pipeline.report_run import EVIL, Rows, whole_run
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
-FLAGS += [
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-dev-shm-usage",
-    "--hide-scrollbars",
-]
-PHONE = 390
-MEASURE = """
-<!doctype html><title>measure</title>
-<style>body {{ margin: 0 }} iframe {{ border: 0; width: {width}px; height: 900px }}</style>
-<iframe id="page" srcdoc="{page}"></iframe><pre id="out"></pre>
-<script>
-window.onload = () => {{
-  const page = document.getElementById("page").contentDocument;
-  page.querySelectorAll("details").forEach((item) => {{ item.open = true; }});
-  const all = [...page.querySelectorAll("*")];
-  const wide = [...page.querySelectorAll("body *")].filter((item) => !item.parentElement.closest(".scroll, pre, svg")
-    && item.getBoundingClientRect().right > {width} + 0.5).map((item) => item.tagName + "." + item.className);
-  const found = {{
-    scroll: page.documentElement.scrollWidth, wide,
-    details: page.querySelectorAll("details[open]").length,
-    scripts: page.querySelectorAll("script, img, iframe, object, embed, link, base").length,
-    handlers: all.filter((item) => item.getAttributeNames().some((name) => name.startsWith("on"))).length,
-    title: page.title, text: page.body.innerText.includes("<script>document.title='owned'</" + "script>"),
-    pictures: [...page.querySelectorAll('svg[role="img"]')].map((item) => item.querySelector("title").textContent),
-    headings: [...page.querySelectorAll("h2")].map((item) => item.textContent),
-    policy: page.querySelector('meta[http-equiv="Content-Security-Policy"]').content,
-  }};
-  document.getElementById("out").textContent = JSON.stringify(found);
-}};
-</script>
+pytestmark = pytest.mark.browser
+
+SECTIONS = ["next", "scores", "compared", "flips", "rewards", "groups", "training", "cost", "samples", "origin"]
+TABLE = '[aria-label="Iterations compared"]'
+COLUMN = """
+[...document.querySelectorAll('[aria-label="Iterations compared"] tbody tr')]
+  .map((row) => row.cells[0].textContent.trim().split(" ")[0])
 """
-
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium found; install it: apt-get install -y chromium"),
-]
-
-
-def dom(address: Path, profile: Path, *flags: str) -> str:
-    assert CHROMIUM is not None
-    command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "--virtual-time-budget=4000", *flags, "--dump-dom"]
-    done = subprocess.run([*command, address.as_uri()], capture_output=True, text=True, timeout=120, check=True)
-    return done.stdout
-
-
-def measured(page: str, width: int, tmp_path: Path) -> dict[str, object]:
-    """What a script outside the page finds in it, at a width, with everything unfolded."""
-    wrapper = tmp_path / "measure.html"
-    wrapper.write_text(MEASURE.format(width=width, page=html.escape(page)))
-    found = re.search(r'<pre id="out">(.*?)</pre>', dom(wrapper, tmp_path / "profile"), re.DOTALL)
-    assert found is not None
-    result: dict[str, object] = json.loads(html.unescape(found.group(1)))
-    return result
 
 
 def inject(rollouts: Rows, calls: Rows) -> None:
@@ -85,56 +33,156 @@ def inject(rollouts: Rows, calls: Rows) -> None:
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_report(whole_run(tmp_path_factory.mktemp("run"), iterations=2, change=inject))
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_report(whole_run(tmp_path_factory.mktemp("run"), iterations=3, change=inject))
 
 
-def test_injected_markup_stays_text_when_a_browser_reads_the_page(page: Path, tmp_path: Path):
-    rendered = dom(page, tmp_path / "profile")
-    assert "<title>made-up: mmgrpo report</title>" in rendered
-    assert "<script" not in rendered
-    assert "<img" not in rendered
-    assert "&lt;script&gt;document.title='owned'&lt;/script&gt;" in rendered
+def test_injected_markup_stays_text_when_a_browser_reads_the_page(browser: Browser, report: Path):
+    page = browser.open(report)
+    assert page.value("document.title") == "made-up: mmgrpo report"
+    assert page.value("document.querySelectorAll('img, iframe, object, embed, link, base').length") == 0
+    assert page.value("document.scripts.length") == 1
+    handlers = (
+        "[...document.querySelectorAll('*')].filter((e) => e.getAttributeNames().some((n) => n.startsWith('on')))"
+    )
+    assert page.value(f"{handlers}.length") == 0
+    assert page.value("document.body.textContent.includes(\"<script>document.title='owned'</\" + 'script>')")
+    assert (page.requests(), page.complaints()) == ([report.as_uri()], [])
+    page.close()
 
 
-def test_the_browser_would_run_the_same_markup_unescaped(tmp_path: Path):
-    # Without this, the test above could pass in a browser that runs no scripts at all.
-    bare = tmp_path / "bare.html"
+def test_markup_that_got_into_the_page_unescaped_would_still_not_run(browser: Browser, report: Path, tmp_path: Path):
+    broken = tmp_path / "broken.html"
+    broken.write_text(report.read_text().replace("<main>", f"<main>{EVIL}"))
+    page = browser.open(broken)
+    assert page.value("document.title") == "made-up: mmgrpo report"
+    assert any("Content Security Policy" in text for text in page.complaints())
+    assert page.value("document.querySelectorAll('th .sort').length") > 0, "its own script runs"
+    page.close()
+    bare = tmp_path / "bare.html"  # without this, the above could hold in a browser that runs no scripts at all
     bare.write_text(f"<!doctype html><title>safe</title><body>{EVIL}")
-    assert "<title>owned</title>" in dom(bare, tmp_path / "profile")
+    page = browser.open(bare)
+    assert page.value("document.title") == "owned"
+    page.close()
 
 
-@pytest.mark.parametrize("width", [320, PHONE, 1200])
-def test_no_width_makes_the_page_scroll_sideways(page: Path, tmp_path: Path, width: int):
-    found = measured(page.read_text(), width, tmp_path)
-    assert found["wide"] == []
-    assert found["scroll"] == width
-    assert found["details"]
+@pytest.mark.parametrize("width", [320, 360, 1280])
+def test_no_width_makes_the_page_scroll_sideways(browser: Browser, report: Path, width: int):
+    page = browser.open(report, width=width, touch=width < 1000)
+    page.value("document.querySelectorAll('details').forEach((item) => { item.open = true; })")
+    assert page.sideways() == []
+    assert page.value("document.documentElement.scrollWidth") == width
+    page.close()
 
 
-def test_the_page_has_its_sections_named_pictures_and_no_active_elements(page: Path, tmp_path: Path):
-    found = measured(page.read_text(), PHONE, tmp_path)
-    assert found["headings"] == [
-        "Scores",
-        "Rewards while training",
-        "Groups",
-        "Training",
-        "Cost",
-        "Sample rollouts",
-        "Origin",
+def test_six_answers_stand_on_the_first_screen_with_links_to_their_sections(browser: Browser, report: Path):
+    page = browser.open(report, width=1280, height=900)
+    questions = page.value("[...document.querySelectorAll('.answer h2')].map((item) => item.textContent)")
+    assert questions == [
+        "Did it get better?",
+        "Is that real?",
+        "What did it cost?",
+        "What data made it?",
+        "What went wrong in the failed rollouts?",
+        "What to do next?",
     ]
-    pictures = found["pictures"]
-    assert isinstance(pictures, list)
-    assert len(pictures) > 8
-    assert all(pictures)
-    assert (found["scripts"], found["handlers"]) == (0, 0)
-    assert found["text"] is True
-    assert found["title"] == "made-up: mmgrpo report"
-    assert str(found["policy"]).startswith("default-src 'none'")
+    assert (
+        page.value(
+            "Math.max(...[...document.querySelectorAll('.answer')].map((e) => e.getBoundingClientRect().bottom))"
+        )
+        < 900
+    )
+    targets = page.value(
+        "[...document.querySelectorAll('.answer a, nav a')].map((item) => item.getAttribute('href').slice(1))"
+    )
+    assert page.value(f"{targets}.every((id) => document.getElementById(id))")
+    assert (
+        page.value("[...document.querySelectorAll('main section')].map((e) => e.getAttribute('aria-labelledby'))")
+        == SECTIONS
+    )
+    page.close()
 
 
-def test_it_can_be_drawn_at_once(page: Path, tmp_path: Path):
-    picture = tmp_path / "page.png"
-    dom(page, tmp_path / "profile", f"--screenshot={picture}", "--window-size=1200,2000")
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert picture.stat().st_size > 20_000
+def test_every_picture_and_every_table_that_scrolls_has_a_name(browser: Browser, report: Path):
+    page = browser.open(report)
+    titles = page.value(
+        "[...document.querySelectorAll('svg[role=img]')].map((item) => item.querySelector('title').textContent)"
+    )
+    assert len(titles) > 8
+    assert all(titles)
+    assert page.value(
+        "[...document.querySelectorAll('.scroll')].every((e) => e.getAttribute('aria-label') && e.tabIndex === 0)"
+    )
+    page.close()
+
+
+def test_a_table_sorts_by_keyboard_and_says_how(browser: Browser, report: Path):
+    page = browser.open(report)
+    assert page.value(COLUMN) == ["start", "0", "1", "2"]
+    head = "document.querySelector('[aria-label=\"Iterations compared\"] th:nth-child(2)')"
+    page.value(f"{head}.querySelector('button').focus()")
+    page.press("Enter")
+    assert page.value(f"{head}.getAttribute('aria-sort')") == "ascending"
+    rising = page.value(COLUMN)
+    page.press(" ")
+    assert page.value(f"{head}.getAttribute('aria-sort')") == "descending"
+    assert page.value(COLUMN) == rising[::-1]
+    page.press("Enter")
+    assert page.value(f"{head}.getAttribute('aria-sort')") is None
+    assert page.value(COLUMN) == ["start", "0", "1", "2"]
+    page.press("Tab")
+    assert "95 % interval" in page.focused().lower()
+    page.close()
+
+
+def test_what_is_not_there_sorts_last_whichever_way(browser: Browser, report: Path):
+    page = browser.open(report)
+    for times in (1, 2):  # the first row has no reward
+        page.click(f"{TABLE} th:nth-child(8) button")
+        assert page.value(COLUMN)[-1] == "start", times
+    page.close()
+
+
+def test_flipped_examples_filter_by_kind_and_by_text(browser: Browser, report: Path):
+    page = browser.open(report)
+    rows = "[...document.querySelectorAll('#flips ~ [data-filter] tbody tr')]"
+    shown = f"{rows}.filter((row) => !row.hidden).map((row) => row.dataset.kind)"
+    everything = page.value(shown)
+    assert set(everything) == {"gained", "lost", "back again"}
+    page.click("#flips ~ [data-filter] .filters button:nth-of-type(3)")
+    assert page.value("document.querySelector('.filters [aria-pressed=true]').textContent").startswith("gained")
+    assert set(page.value(shown)) == {"gained"}
+    page.click(".filters input")
+    page.type("no example has this")
+    assert page.value(shown) == []
+    assert page.value("document.querySelector('.filters [role=status]').textContent") == f"0 of {len(everything)} rows"
+    page.close()
+
+
+def test_the_page_is_whole_without_scripts(browser: Browser, report: Path):
+    page = browser.open(report, scripts=False)
+    assert page.value("document.querySelectorAll('button, input').length") == 0
+    assert page.value(COLUMN) == ["start", "0", "1", "2"]
+    page.close()
+
+
+def test_dark_colours_and_paper_are_provided_for(browser: Browser, report: Path):
+    page = browser.open(report)
+    colours = "[document.body, document.querySelector('.answer')].map((e) => getComputedStyle(e).backgroundColor)"
+    light = page.value(colours)
+    page.media(dark=True)
+    dark = page.value(colours)
+    assert not set(light) & set(dark)
+    page.media(paper=True)
+    assert page.value("getComputedStyle(document.querySelector('nav')).display") == "none"
+    assert page.value("getComputedStyle(document.querySelector('.scroll')).maxHeight") == "none"
+    page.close()
+
+
+def test_a_link_to_something_folded_unfolds_it(browser: Browser, report: Path):
+    page = browser.open(report)
+    page.value("document.querySelector('details table').id = 'inside'")
+    assert not page.value("document.getElementById('inside').closest('details').open")
+    page.value("location.hash = '#inside'")
+    page.wait("document.getElementById('inside').closest('details').open")
+    page.close()
