@@ -37,8 +37,10 @@ def page_of(run: Path, folder: Path) -> Path:
     return path
 
 
-def change(_: Rows, calls: Rows) -> None:
+def change(rollouts: Rows, calls: Rows) -> None:
+    """The last iteration's: tokens for all, and one rollout that is the best and says what no other does."""
     with_tokens(calls)
+    rollouts[0]["reward"] = 2.0
     calls[0]["completion"] = "plan that nobody else makes"
     with_tokens(calls[:1])
 
@@ -80,7 +82,7 @@ def choose(page: Page, name: str, value: str) -> None:
         f"(() => {{ const field = document.querySelector('.rb-filters [name={name}]'); field.value = {value!r};"
         "field.dispatchEvent(new Event('input', {bubbles: true})); })()"
     )
-    page.wait("new Promise((done) => setTimeout(() => done(true), 300))")
+    page.value("new Promise((done) => setTimeout(() => done(true), 300))")  # typing is waited for
     page.wait("!document.querySelector('.rb').hasAttribute('aria-busy')")
 
 
@@ -95,8 +97,9 @@ def test_filters_leave_what_fits_and_say_how_many(browser: Browser, file: Path, 
     choose(page, "iteration", "2")
     assert page.value(f"{ROWS}.length") == 1
     choose(page, "status", "")
-    choose(page, "reward_min", "0.9")
-    assert page.value(f"{ROWS}.length > 0 && {ROWS}.every((row) => row.textContent.includes('reward 1.000'))")
+    choose(page, "iteration", "")
+    choose(page, "reward_min", "1.5")
+    assert page.value(f"{ROWS}.map((row) => row.querySelector('b').textContent)") == ["reward 2.000"]
     choose(page, "q", "Nobody ELSE")
     choose(page, "reward_min", "")
     assert page.value(f"{ROWS}.length") == 1
@@ -123,7 +126,9 @@ def test_everything_is_reached_by_keyboard(browser: Browser, file: Path, served:
     assert page.value("document.activeElement.matches('.rb-list')")
     page.press("ArrowDown", "ArrowDown", "End", "Home", "ArrowDown")
     assert page.value(f"{ROWS}.findIndex((row) => row.getAttribute('aria-selected') === 'true')") == 1
-    assert page.value("document.activeElement.getAttribute('aria-activedescendant') === document.querySelectorAll('.rb-row')[1].id")
+    assert page.value(
+        "document.activeElement.getAttribute('aria-activedescendant') === document.querySelectorAll('.rb-row')[1].id"
+    )
     page.wait("document.querySelector('.rb-detail h3')")
     page.press("Enter")
     page.wait("document.activeElement.matches('.rb-detail h3')")
@@ -153,7 +158,8 @@ def test_a_rollout_is_a_row_of_calls_with_prompts_completions_and_what_became_of
     text = page.value("document.querySelector('.rb-detail').innerText")
     assert "Reward parts" in text
     assert "question 0" in text
-    assert page.value("[...document.querySelectorAll('.rb-step')].map((step) => step.querySelector('span').textContent)")[:2] == [
+    names = "[...document.querySelectorAll('.rb-step')].map((step) => step.querySelector('span').textContent)"
+    assert page.value(names)[:2] == [
         "plan 0",
         "act 0",
     ]
@@ -174,8 +180,13 @@ def test_tokens_are_shaded_by_either_figure_and_never_by_colour_alone(browser: B
         f"rb-tok rb-l{place}" for place in (0, 2, 3, 3)
     ]
     assert page.value(f"{first}[2].title").startswith("log-probability \u22123.05, 4.7 %; advantage ")
-    lines = f"{first}.slice(0, 4).map((token) => getComputedStyle(token).textDecorationStyle + getComputedStyle(token).textDecorationLine)"
-    assert page.value(lines) == ["solidnone", "dottedunderline", "dashedunderline", "dashedunderline"]
+    look = "(({textDecorationStyle: style, textDecorationLine: line}) => style + line)(getComputedStyle(token))"
+    assert page.value(f"{first}.slice(0, 4).map((token) => {look})") == [
+        "solidnone",
+        "dottedunderline",
+        "dashedunderline",
+        "dashedunderline",
+    ]
     assert "least likely:" in page.value("document.querySelector('.rb-call').innerText")
     page.click(".rb-mode input[value=advantage]")
     page.wait(f"{first}[0].className.match(/rb-[pn][123]/)")
@@ -203,14 +214,17 @@ def test_harmful_text_stays_text(browser: Browser, harmful: Path, tmp_path: Path
     page = opened(browser, page_of(harmful, tmp_path))
     for place in range(page.value(f"{ROWS}.length")):
         page.value(f"{ROWS}[{place}].click()")
-        page.wait(f"document.querySelector('.rb-detail h3') && {ROWS}[{place}].getAttribute('aria-selected') === 'true'")
+        page.wait(
+            f"document.querySelector('.rb-detail h3') && {ROWS}[{place}].getAttribute('aria-selected') === 'true'"
+        )
     page.value("document.querySelectorAll('details').forEach((item) => { item.open = true; })")
     assert page.value("document.title") == "rollouts"
     assert page.value("document.querySelectorAll('.rb img, .rb iframe, .rb script:not([type])').length") == 0
     text = page.value("document.querySelector('.rb-detail').innerText")
     assert "</script><!--<script><script>document.title='owned'</script><img src=x" in text
     assert "[U+2028][U+2029]\u241b[31mred\u2407 &lt;b&gt;" in text
-    assert page.value("[...document.querySelectorAll('.rb *')].every((item) => item.getAttributeNames().every((name) => !name.startsWith('on')))")
+    handlers = "item.getAttributeNames().some((name) => name.startsWith('on'))"
+    assert not page.value(f"[...document.querySelectorAll('.rb *')].some((item) => {handlers})")
     assert page.complaints() == []
     assert all(address.startswith("file:") for address in page.requests())
     page.close()
