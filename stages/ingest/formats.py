@@ -22,6 +22,7 @@ from importlib import metadata
 from typing import Any, Protocol, cast
 
 from schemas.errors import DataError, RecipeError
+from stages.ingest.csv_rows import csv_values
 from stages.ingest.guard import BROKEN, refusal
 from stages.ingest.normal import Item, Refused
 from stages.ingest.read import Shape, Value, read_values
@@ -101,13 +102,14 @@ def format_named(name: str) -> Format:
 def recognise(address: str) -> Format | Refused:
     """The format of a file, by its bytes or by its first value that can be read."""
     try:
-        whose = next((known for known in formats().values() if _opened(known, address) is not None), None)
+        whose = next((known for known in formats().values() if _by_bytes(known, address) is not None), None)
+        values = csv_values(address) or read_values(address, _all_splits())
     except OSError as error:
         return Refused("not_readable", str(error), address)
     if whose is not None:
         return whose
     first: Refused | None = None
-    for value in read_values(address, _all_splits()):
+    for value in values:
         if isinstance(value, Value):
             return _format_of(value) or Refused("unknown_format", _shown(value.value), address)
         first = first or value
@@ -134,11 +136,10 @@ def _shown(value: Any) -> str:
 def read_items(address: str, known: Format) -> Iterator[Item]:
     """The items of a file in a format. A value that the format's reader stumbles over is refused, and the rest read."""
     try:
-        opened = _opened(known, address)
+        values = opened(known, address) or read_values(address, getattr(known, "SPLIT", ()))
     except OSError as error:
         yield Refused("not_readable", str(error), address)
         return
-    values = read_values(address, getattr(known, "SPLIT", ())) if opened is None else opened
     for value in _gathered(values, address) if getattr(known, "WHOLE", False) else values:
         if isinstance(value, Refused):
             yield value
@@ -149,7 +150,16 @@ def read_items(address: str, known: Format) -> Iterator[Item]:
             yield refusal(error, value.where)
 
 
-def _opened(known: Format, address: str) -> Iterator[Value | Refused] | None:
+def opened(known: Format, address: str) -> Iterator[Value | Refused] | None:
+    """The values of a file that is no JSON and not to be cut into lines; None for any other.
+
+    Raises:
+        OSError: when it cannot be opened.
+    """
+    return _by_bytes(known, address) or csv_values(address)
+
+
+def _by_bytes(known: Format, address: str) -> Iterator[Value | Refused] | None:
     opens: Callable[[str], Iterator[Value | Refused] | None] | None = getattr(known, "values_of", None)
     return None if opens is None else opens(address)
 

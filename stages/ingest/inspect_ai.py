@@ -1,7 +1,8 @@
 """Logs of inspect_ai in JSON: `{eval, samples}`, each sample with its messages, events and scores.
 
-A sample is a trace; each epoch of it is one of its own. Model events are the calls. Where a log has no events, the
-assistant's messages are, with what stands before them as the prompt.
+A log is JSON, or a `.eval` file: a zip with a file of JSON for each sample. A sample is a trace, and so is each of its
+epochs. Model events are the calls. Where a log has no events, the assistant's messages are, with what stands before
+them as the prompt.
 """
 
 from __future__ import annotations
@@ -9,17 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import fsspec
+
+from schemas.addresses import without_secrets
 from stages.ingest.guard import each
 from stages.ingest.inspect_events import events_of, older, resolved
 from stages.ingest.messages import messages_of
 from stages.ingest.normal import Item, Refused, Score, Span
 from stages.ingest.parts import content_of
-from stages.ingest.read import Shape
+from stages.ingest.read import Shape, Value, parse
 from stages.ingest.trajectory import ROOT, calls_of, trace_id
 from stages.ingest.values import identity, judged, nanoseconds, text
+from stages.ingest.zipped import members_of, read_members
 
 NAME = "inspect_ai"
 SPLIT = ("samples",)
+_SAMPLES, _HEADERS = "samples/", ("header.json", "_journal/start.json")
 _GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 """Correct, partially correct, incorrect, no answer: as inspect_ai's own metrics count them."""
 
@@ -33,6 +39,31 @@ def recognises(value: Any, shape: Shape) -> bool:
         return True
     first = samples[0] if isinstance(samples, list) and samples else value
     return isinstance(first, Mapping) and all(name in first for name in ("id", "epoch", "input", "target", "messages"))
+
+
+def values_of(address: str) -> Iterator[Value | Refused] | None:
+    """The samples of a `.eval` file, each as its last record has it; None for other files."""
+    with fsspec.open(address, "rb") as raw:
+        names = members_of(raw)
+    if not names or not any(name in _HEADERS or name.startswith(_SAMPLES) for name in names):
+        return None
+    return _samples(address)
+
+
+def _samples(address: str) -> Iterator[Value | Refused]:
+    shown, found = without_secrets(address), False
+    with fsspec.open(address, "rb") as raw:
+        for name, data in read_members(raw, _SAMPLES):
+            found, where = True, f"{shown}, {name}"
+            if isinstance(data, str):
+                yield Refused("not_readable", data, where)
+                continue
+            try:
+                yield Value({"samples": [parse(data)]}, "object", where)
+            except ValueError as error:
+                yield Refused("not_json", str(error), where)
+    if not found:
+        yield Refused("no_spans", "the log holds no samples", shown)
 
 
 def read(value: Mapping[str, Any], where: str) -> Iterator[Item]:

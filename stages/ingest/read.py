@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -80,6 +81,12 @@ def read_values(address: str, split: tuple[str, ...] = ()) -> Iterator[Value | R
             raw.seek(0)
             if start == _PARQUET:
                 yield from _rows(raw, shown)
+            elif start[:2] == b"PK":
+                whole = zipfile.is_zipfile(raw)
+                detail = (
+                    "only .eval logs of inspect_ai are read: unpack it" if whole else "it ends before its directory"
+                )
+                yield Refused("zip", f"a zip archive: {detail}", shown)
             else:
                 plain = Unpacked(raw, start)
                 yield from _values(io.BufferedReader(plain), shown, split)
@@ -174,13 +181,13 @@ class _Chained(io.RawIOBase):
 
 def _is_json(text: bytes) -> bool:
     try:
-        _parse(text)
+        parse(text)
     except ValueError:
         return False
     return True
 
 
-def _parse(text: bytes) -> Any:
+def parse(text: bytes) -> Any:
     """A JSON value; also one with NaN or with half of a surrogate pair, which strict parsers refuse.
 
     Raises:
@@ -203,7 +210,7 @@ def _lines(stream: Any, address: str) -> Iterator[Value | Refused]:
         if not line.strip():
             continue
         try:
-            yield Value(_parse(line), "lines", where)
+            yield Value(parse(line), "lines", where)
         except ValueError as error:
             yield Refused("not_json", str(error), where)
 
@@ -212,7 +219,7 @@ def _array(stream: io.BufferedReader, address: str) -> Iterator[Value | Refused]
     start = stream.read(WHOLE)
     if not stream.peek(1):
         try:
-            whole = _parse(start)
+            whole = parse(start)
         except ValueError:
             pass
         else:
@@ -230,7 +237,7 @@ def _object(stream: _Chained, address: str, split: tuple[str, ...]) -> Iterator[
     refusal = ""
     if not rest:
         try:
-            value = _parse(start)
+            value = parse(start)
         except ValueError as error:
             refusal = str(error)
         else:
