@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pipeline.reporting.data import Failure, Iteration, Note, SplitScores, StageCost
 from pipeline.reporting.data_answers import Advice, Answer, Level
 from pipeline.reporting.data_chain import Chain
-from pipeline.reporting.data_gate import Gate
+from pipeline.reporting.data_gate import Decided, Gate
 from pipeline.reporting.opened import OpenRun
 from pipeline.reporting.text import ABSENT, bounds, by_status, count, duration, number, plural, share, signed
 
@@ -42,13 +42,13 @@ def real(dev: SplitScores, test: SplitScores | None, opened: int, gate: Gate | N
             f"The 95 % interval of the paired change over {count(change.n)} {dev.split} examples is "
             f"{bounds(change, sign=True)}{'' if clear else ', which includes 0'}."
         )
-    if dev.last is not None and gate is not None and (p := gate.p_values.get(dev.last.policy)) is not None:
-        told.append(f"A sign-flip test gives p = {p:.2g}.")
+    compared = gate.difference_of(dev.last.position) if gate and dev.last else None
+    if told and compared and compared.to_base and compared.to_base.sign_flip_p is not None:
+        told.append(f"By chance alone as often as {compared.to_base.sign_flip_p:.2g} (sign flips, this one look).")
     if gate is not None and gate.decisions:
         last = gate.decisions[-1]
-        spent = f", {last.alpha:.2g} of alpha spent" if last.alpha is not None else ""
-        value, level = last.verdict, "good" if last.moved else level
-        told.append(f"Gate: {last.reason.rstrip('.')}{spent}.")
+        value, level = last.verdict, "good" if last.verdict == "released" else level
+        told.append(_decided(last))
     if test is not None and test.last is not None and test.last.to_first is not None:
         on_test = test.last.to_first
         times = "once" if opened == 1 else f"{count(opened)} times"
@@ -56,6 +56,11 @@ def real(dev: SplitScores, test: SplitScores | None, opened: int, gate: Gate | N
     elif told:
         told.append("It speaks for these adapters on examples like these; the method needs several seeds.")
     return Answer("real", "Is that real?", value, " ".join(told) or "Two scores are needed to say.", level, "scores")
+
+
+def _decided(last: Decided) -> str:
+    spent = f" It spent {last.spent:.2g} of alpha = {last.alpha:g}." if last.spent and last.alpha else ""
+    return f"{last.kind.capitalize()}: {last.reason.rstrip('.')}.{spent}"
 
 
 def cost(seconds: float | None, costs: Sequence[StageCost], money: str | None) -> Answer:

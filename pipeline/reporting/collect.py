@@ -15,6 +15,7 @@ from pipeline.reporting.engines import collect_sampled, engine_gaps
 from pipeline.reporting.facts import facts_of
 from pipeline.reporting.failures import collect_failures
 from pipeline.reporting.flips import collect_flips
+from pipeline.reporting.gate import collect_gate
 from pipeline.reporting.iterations import collect_iterations, collect_module_rewards
 from pipeline.reporting.opened import open_run
 from pipeline.reporting.prompts import collect_prompts
@@ -47,7 +48,8 @@ def collect(run_dir: Path, running: str | None = None) -> Report:
     failures = collect_failures(run)
     chain = collect_chain(run)
     verdict = findings.verdict(dev)
-    gate, alarms = None, ()
+    gate = collect_gate(run)
+    alarms: tuple[str, ...] = ()
     advice = advise(
         facts_of(run, iterations, dev, step_means=means, chain=chain, gate=gate, alarms=alarms, running=running)
     )
@@ -74,6 +76,7 @@ def collect(run_dir: Path, running: str | None = None) -> Report:
         seconds=total_seconds(costs),
         costs=costs,
         compared=compare(run, iterations, dev, means, gate),
+        gate=gate,
         flips=collect_flips(run, run.recipe.examples.dev),
         prompts=collect_prompts(run),
         iterations=iterations,

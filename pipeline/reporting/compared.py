@@ -9,8 +9,7 @@ from pipeline.reporting.data_answers import Compared
 from pipeline.reporting.data_gate import Gate
 from pipeline.reporting.data_training import StepMeans
 from pipeline.reporting.opened import OpenRun, telemetry
-from pipeline.reporting.text import ABSENT, bounds, signed
-from stages.statistics import Interval
+from pipeline.reporting.text import ABSENT, difference
 
 
 def compare(
@@ -44,6 +43,7 @@ def _row(
     gate: Gate | None,
 ) -> Compared:
     rolled = iteration.rollouts if iteration else None
+    compared = gate.difference_of(position) if gate else None
     return Compared(
         position=position,
         iteration=iteration.index if iteration else None,
@@ -53,8 +53,8 @@ def _row(
         high=score.score.high if score else None,
         to_first=difference(score.to_first if score else None),
         to_previous=difference(score.to_previous if score else None),
-        to_released=difference(gate.to_released.get(policy) if gate and policy else None),
-        gate=gate.verdicts.get(policy, ABSENT) if gate and policy else ABSENT,
+        to_released=difference(compared.to_released if compared else None),
+        gate=(gate.verdict_of(policy) if gate and policy else None) or ABSENT,
         reward=rolled.mean_reward if rolled else None,
         failed_share=(
             (rolled.rollouts - rolled.statuses.get("ok", 0)) / rolled.rollouts if rolled and rolled.rollouts else None
@@ -66,11 +66,6 @@ def _row(
         seconds=spent.get("seconds"),
         completion_tokens=spent.get("completion_tokens"),
     )
-
-
-def difference(interval: Interval | None) -> str:
-    """A paired difference with its interval, in words."""
-    return ABSENT if interval is None else f"{signed(interval.estimate)} {bounds(interval, sign=True)}"
 
 
 def _mean(rows: Sequence[StepMeans], name: str) -> float | None:

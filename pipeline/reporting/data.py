@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pipeline.reporting.data_answers import Advice, Answer, Compared, Flips
 from pipeline.reporting.data_chain import Chain
 from pipeline.reporting.data_engines import EngineGap, Sampled
+from pipeline.reporting.data_gate import Gate
 from pipeline.reporting.data_samples import Clipped, Sample
 from pipeline.reporting.data_training import AgeStats, ModuleStats, Step, StepMeans
 from stages.statistics import Interval
@@ -296,6 +297,7 @@ class Report:
     costs: tuple[StageCost, ...]
     compared: tuple[Compared, ...]
     """The policies of the run, side by side."""
+    gate: Gate | None
     flips: Flips | None
     prompts: tuple[Prompts, ...]
     iterations: tuple[Iteration, ...]

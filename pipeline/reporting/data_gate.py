@@ -4,23 +4,37 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stages.statistics import Interval
+from stages.statistics import Difference, Interval
 
 
 @dataclass(frozen=True)
-class Decision:
-    """One record of the run's decisions, in words."""
+class Decided:
+    """One decision of the run: by the gate, or by hand."""
 
+    number: int
     kind: str
     """gate, release or rollback."""
-    policy: str
     verdict: str
+    """released or kept."""
+    policy: str
+    position: int | None
+    at: str
+    """When, UTC."""
     reason: str
+    forced: bool
+    look: int | None
+    """Its number in the ledger of looks; None for a decision without evidence."""
     alpha: float | None
-    """What this look spent."""
-    sign_flip_p: float | None
-    moved: bool
-    """Whether `released` moved to the policy."""
+    """What all looks together may spend."""
+    spent: float | None
+    """What this one did."""
+    estimate: float | None
+    """Mean paired difference to what was released."""
+    lower: float | None
+    """Its lower bound at the level of the look."""
+    p: float | None
+    """One-sided, of no improvement."""
+    alarms: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -29,24 +43,41 @@ class Slice:
 
     column: str
     value: str
-    n: int
-    estimate: float
-    difference: Interval | None
-    """To the first policy."""
+    score: Interval
+    to_base: Difference | None
+    to_released: Difference | None
+
+
+@dataclass(frozen=True)
+class PolicyDifference:
+    """How one policy compares to others on the same examples."""
+
+    position: int
+    policy: str
+    to_base: Difference | None
+    to_previous: Difference | None
+    to_released: Difference | None
+    """To what was released when the gate looked."""
 
 
 @dataclass(frozen=True)
 class Gate:
     """All decisions of a run, and what they rest on."""
 
-    decisions: tuple[Decision, ...]
+    rule: str
+    decisions: tuple[Decided, ...]
     released: str | None
     """Digest; None while the base is what is released."""
-    verdicts: dict[str, str]
-    """By policy: the latest thing that the gate said of it."""
-    to_released: dict[str, Interval]
-    """By policy: the paired difference to what was released then."""
-    p_values: dict[str, float]
-    """By policy: of a sign-flip test of its difference to the first policy."""
+    differences: tuple[PolicyDifference, ...]
     slices: tuple[Slice, ...]
-    """Of the newest policy, the worst first."""
+    """Of the newest scored policy, the worst first."""
+    slices_left_out: int
+
+    def verdict_of(self, policy: str) -> str | None:
+        """What was decided last of a policy."""
+        told = [decision.verdict for decision in self.decisions if decision.policy == policy]
+        return told[-1] if told else None
+
+    def difference_of(self, position: int) -> PolicyDifference | None:
+        """How the policy at a position compares."""
+        return next((row for row in self.differences if row.position == position), None)

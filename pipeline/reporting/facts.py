@@ -51,7 +51,9 @@ def facts_of(
         successor=tainted.successor if tainted else None,
         released=_named(gate.released, policies) if gate else None,
         newest_released=bool(gate and policies and len(set(policies)) > 1 and gate.released == policies[-1]),
-        refused=gate.decisions[-1].reason if gate and gate.decisions and not gate.decisions[-1].moved else None,
+        refused=gate.decisions[-1].reason
+        if gate and gate.decisions and gate.decisions[-1].verdict != "released"
+        else None,
         alarms=tuple(alarms),
         test_split=run.recipe.examples.test is not None,
         tests_opened=run.state.tests_opened,

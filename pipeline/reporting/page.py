@@ -97,6 +97,7 @@ def _environment() -> Environment:
         text.plain,
         text.words,
         text.after,
+        text.difference,
     )
     environment.filters |= {function.__name__: function for function in (*shown, findings.when)}
     environment.filters["pretty"] = lambda value: text.visible(json.dumps(value, indent=2, ensure_ascii=False))

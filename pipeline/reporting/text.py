@@ -112,6 +112,11 @@ def bounds(interval: Interval | None, *, sign: bool = False) -> str:
     return f"[{show(interval.low)}, {show(interval.high)}]"
 
 
+def difference(interval: Interval | None) -> str:
+    """A paired difference with its interval."""
+    return ABSENT if interval is None else f"{signed(interval.estimate)} {bounds(interval, sign=True)}"
+
+
 def duration(seconds: float | None) -> str:
     """Seconds in the two units that a person would say."""
     if seconds is None:

@@ -54,6 +54,8 @@ class RunWriter:
         self.evaluations: dict[str, dict[str, str]] = {}
         self.policies = [digest(f"policy {index}") for index in range(iterations + 1)]
         self.state: dict[str, Any] = {}
+        self.digests: dict[str, str] = {}
+        """Of what was written, by key."""
 
     def artifact(
         self,
@@ -63,10 +65,13 @@ class RunWriter:
         *,
         metrics: dict[str, Any] | None = None,
         excluded: dict[str, int] | None = None,
+        params: dict[str, Any] | None = None,
+        inputs: dict[str, str] | None = None,
         **telemetry: float,
     ) -> str:
-        """Write one finished artifact; returns its key."""
-        payload = {"stage": stage, "name": name}
+        """Write one finished artifact; returns its key. `inputs` are keys of others, or the policy of an adapter."""
+        taken = {role: self.digests.get(source, source) for role, source in (inputs or {}).items()}
+        payload = {"stage": stage, "name": name, "params": params or {}, "inputs": taken}
         key = digest(payload)
         with self.store.begin(stage, key, Reporter("off")) as out:
             for file, (spec, rows) in tables.items():
@@ -76,7 +81,7 @@ class RunWriter:
                 out.exclude(reason, count)
             if telemetry:
                 out.telemetry(**telemetry)
-            out.finish(
+            made = out.finish(
                 stage=stage,
                 version=1,
                 key=key,
@@ -84,6 +89,7 @@ class RunWriter:
                 metrics=metrics or {},
                 provenance={"code": {"commit": "c0ffee" * 6, "dirty": None}},
             )
+        self.digests[key] = made.digest
         return key
 
     def write(self) -> Path:
@@ -109,6 +115,10 @@ class RunWriter:
         self.setup["program"] = self.artifact("program", "p", {}, seconds=0.1)
         self.setup["base"] = self.artifact("base", "b", {}, seconds=2.0)
 
+    def sampling_inputs(self, position: int) -> dict[str, str]:
+        """Inputs of what samples from the policy at a position."""
+        return self.setup | ({"adapter": self.policies[position]} if position else {})
+
     def add_rollout(self, change: Callable[[Rows, Rows], None] | None = None) -> None:
         """Rollouts of the next iteration. `change` may edit the rows (rollouts, invocations) first."""
         index = len(self.iterations)
@@ -117,7 +127,9 @@ class RunWriter:
             change(rollouts, calls)
         tables: Tables = {"rollouts.parquet": (ROLLOUTS, rollouts), "invocations.parquet": (INVOCATIONS, calls)}
         figures = {"prompt_tokens": 9000.0, "prefilled_tokens": 1500.0, "completion_tokens": 1200.0 + index}
-        self.iterations.append({"rollout": self.artifact("rollout", f"r{index}", tables, seconds=30.0, **figures)})
+        inputs = self.sampling_inputs(index)
+        key = self.artifact("rollout", f"r{index}", tables, inputs=inputs, seconds=30.0, **figures)
+        self.iterations.append({"rollout": key})
         self.made = rollouts, calls
 
     def add_group(self) -> None:
@@ -128,7 +140,9 @@ class RunWriter:
         counts: dict[str, int] = {}
         for row in excluded:
             counts[row["reason"]] = counts.get(row["reason"], 0) + 1
-        self.iterations[-1]["group"] = self.artifact("group", f"g{index}", tables, excluded=counts, seconds=0.4)
+        inputs = {"rollout": self.iterations[-1]["rollout"]}
+        key = self.artifact("group", f"g{index}", tables, excluded=counts, inputs=inputs, seconds=0.4)
+        self.iterations[-1]["group"] = key
 
     def add_train(self, steps: int = 2, adapters: tuple[str, ...] = ("shared",), **metrics: Any) -> None:
         """Training of the current iteration."""
@@ -141,7 +155,11 @@ class RunWriter:
             "ages.parquet": (AGES, [make_age(row["step"], age) for row in rows for age in (0, None)]),
             "modules.parquet": (MODULES, [make_module(row["step"]) for row in rows]),
         }
-        self.iterations[-1]["train"] = self.artifact("train", f"t{index}", tables, metrics=told, seconds=12.0, **tokens)
+        inputs = {"base": self.setup["base"]} | self.iterations[-1]
+        if index:
+            inputs["previous"] = self.iterations[-2]["train"]
+        key = self.artifact("train", f"t{index}", tables, metrics=told, inputs=inputs, seconds=12.0, **tokens)
+        self.iterations[-1]["train"] = key
 
     def add_scores(
         self,
@@ -159,9 +177,10 @@ class RunWriter:
         metrics: dict[str, Any] = {"parts": parts, "parse_first_attempt_valid": 0.75}
         if engine:
             metrics["engines"] = {engine: len(scores)}
-        key = self.artifact(
-            "evaluate", f"{split} {position}", tables, metrics=metrics, seconds=5.0, completion_tokens=400.0
-        )
+        about: dict[str, Any] = {"params": {"policy": policy, "split": split}, "metrics": metrics}
+        about["inputs"] = self.sampling_inputs(position)
+        figures = {"seconds": 5.0, "completion_tokens": 400.0}
+        key = self.artifact("evaluate", f"{split} {position}", tables, **about, **figures)
         self.evaluations.setdefault(split, {})[policy] = key
 
 
