@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import runfile
-from pipeline.jobs import Job, stage_of
+from pipeline.jobs import OF_POLICIES, Job, stage_of
 from pipeline.runfile import RunFile
 from pipeline.teaching import STAGE, role_of
 from schemas.errors import DataError
@@ -28,6 +28,7 @@ def load_state(folder: Path, recipe: Recipe) -> RunFile:
             f"{folder} holds the run of recipe '{state.name}', not '{recipe.name}'. Give another folder with --run-dir."
         )
     state = state.model_copy(update={"recipe": resolved})
+    state = state if recipe.evaluate.drift else state.model_copy(update={"drifts": {}})
     state = state if recipe.prompts.on else _without(state, "prompts")
     return state if recipe.traces.snapshot else _without(state, "ingest")
 
@@ -41,15 +42,16 @@ def _without(state: RunFile, stage: str) -> RunFile:
 
 
 def _nothing_behind(state: RunFile, *, keep: int) -> dict[str, Any]:
-    return {"iterations": (), "policies": state.policies[:keep], "evaluations": {}}
+    return {"iterations": (), "policies": state.policies[:keep], **{name: {} for name in OF_POLICIES}}
 
 
 def chosen(state: RunFile, job: Job, key: str, artifact: Artifact) -> RunFile:
     """The run's state with the job's key in it. When that changes a key, everything behind it is taken out."""
     place, name = job.slot[0], job.slot[-1]
-    if place == "evaluations":
-        scores = {**state.evaluations.get(job.slot[1], {}), job.params["policy"]: key}
-        return state.model_copy(update={"evaluations": {**state.evaluations, job.slot[1]: scores}})
+    if job.of_policy:
+        by_split: dict[str, dict[str, str]] = getattr(state, place)
+        keys = {**by_split.get(job.slot[1], {}), job.params["policy"]: key}
+        return state.model_copy(update={place: {**by_split, job.slot[1]: keys}})
     if place == "setup":
         if state.setup.get(name) != key:
             behind = _nothing_behind(state, keep=1 if name == "prompts" else 0)
@@ -66,21 +68,23 @@ def _chosen_in_iteration(state: RunFile, job: Job, key: str, artifact: Artifact)
     if stages.get(name) != key:
         kept = {other: stages[other] for other in stages if _comes_before(other, name, job, stages)}
         policies = state.policies[: index + 1]
-        evaluations = {
-            split: {policy: score for policy, score in scores.items() if policy in policies}
-            for split, scores in state.evaluations.items()
-        }
         state = state.model_copy(
             update={
                 "iterations": (*state.iterations[:index], {**kept, name: key}),
                 "policies": policies,
-                "evaluations": evaluations,
+                **{place: _only(getattr(state, place), policies) for place in OF_POLICIES},
             }
         )
     if name == "train" and len(state.policies) == index + 1:
         policy = artifact.manifest.metrics["policy"] if artifact.manifest.metrics["trained"] else state.policies[-1]
         state = state.model_copy(update={"policies": (*state.policies, policy)})
     return state
+
+
+def _only(by_split: dict[str, dict[str, str]], policies: tuple[str, ...]) -> dict[str, dict[str, str]]:
+    return {
+        split: {policy: key for policy, key in keys.items() if policy in policies} for split, keys in by_split.items()
+    }
 
 
 def _comes_before(other: str, name: str, job: Job, stages: dict[str, str]) -> bool:

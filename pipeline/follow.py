@@ -60,7 +60,7 @@ def follow_stage(loaded: LoadedRecipe, execution: Execution, folder: Path, stage
         job = jobs.send(artifact)
         if job.slot == ("iterations", str(iteration), stage):
             break
-        artifact = None if job.stage.NAME == "evaluate" else _found(store, job, loaded)
+        artifact = None if job.of_policy else _found(store, job, loaded)
     key = key_of(job.payload(loaded.recipe))
     if store.find(stage, key) is None:
         artifacts = {role: artifact for role, artifact in job.artifacts.items() if artifact is not None}

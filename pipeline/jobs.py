@@ -10,14 +10,17 @@ from schemas.canonical import digest
 from schemas.recipe import Recipe
 from stages.contract import Artifact, Stage
 
+OF_POLICIES = ("evaluations", "drifts")
+"""Slots of jobs that look at a policy, by split and its index."""
+
 
 @dataclass(frozen=True)
 class Job:
     """One stage of the walk.
 
-    `slot` says where run.json keeps the job's key: ("setup", stage), ("iterations", index, stage) or
-    ("evaluations", split, index of the policy). Where a stage runs several times in an iteration, `stage.PURPOSE`
-    stands for `stage`; see `stage_of`.
+    `slot` says where run.json keeps the job's key: ("setup", stage), ("iterations", index, stage), or
+    ("evaluations", split, index of the policy) and likewise ("drifts", …). Where a stage runs several times in an
+    iteration, `stage.PURPOSE` stands for `stage`; see `stage_of`.
     """
 
     stage: Stage
@@ -34,10 +37,15 @@ class Job:
         if self.slot[0] == "iterations":
             _, dot, purpose = self.slot[2].partition(".")
             return f"iteration {self.slot[1]} · {self.stage.NAME}{f' ({purpose})' if dot else ''}"
-        if self.slot[0] == "evaluations":
+        if self.of_policy:
             name = "base" if self.slot[2] == "0" else f"after iteration {int(self.slot[2]) - 1}"
-            return f"evaluate {self.slot[1]} · {name}"
+            return f"{self.stage.NAME} {self.slot[1]} · {name}"
         return f"{self.slot[0]} · {self.stage.NAME}"
+
+    @property
+    def of_policy(self) -> bool:
+        """Whether it looks at one policy of the run, and no policy depends on it."""
+        return self.slot[0] in OF_POLICIES
 
     @property
     def waits_for(self) -> list[str]:

@@ -67,10 +67,11 @@ def _earlier_key(job: Job, old: RunFile) -> str | None:
     place, name = job.slot[0], job.slot[-1]
     if place == "setup":
         return old.setup.get(name)
-    index = int(job.slot[2] if place == "evaluations" else job.slot[1])
-    if place == "evaluations":
+    index = int(job.slot[2] if job.of_policy else job.slot[1])
+    if job.of_policy:
         policy = old.policies[index] if index < len(old.policies) else None
-        return old.evaluations.get(job.slot[1], {}).get(policy or "")
+        by_split: dict[str, dict[str, str]] = getattr(old, place)
+        return by_split.get(job.slot[1], {}).get(policy or "")
     return old.iterations[index].get(name) if index < len(old.iterations) else None
 
 

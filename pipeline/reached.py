@@ -90,7 +90,7 @@ def _direct(artifact: Artifact, sought: Sought, examples: Collection[str]) -> st
         weighed = _rows(artifact, "excluded.parquet", {"rollout_id": sought.rollouts}, reason=_WEIGHED)
         told = f"{members} members of its groups are theirs" if members else "its members were chosen with them in view"
         return told if members or weighed else None
-    tables = ("examples.parquet", "rollouts.parquet", "scores.parquet")
+    tables = ("examples.parquet", "rollouts.parquet", "scores.parquet", "drift.parquet")
     return _HOLDS if any(_rows(artifact, name, {"example_id": examples}) for name in tables) else None
 
 

@@ -160,6 +160,7 @@ def summary(artifact: Artifact) -> str:
         "score_before",
         "score",
         "loss",
+        "kl_to_base",
         "reward",
         "mean",
         "reason",

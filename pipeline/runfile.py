@@ -32,6 +32,8 @@ class RunFile(BaseModel):
     """Policy digests in order: the one that iteration 0 samples from, then the one after each iteration."""
     evaluations: dict[str, dict[str, str]] = {}
     """Per split, policy digest -> key of its evaluate artifact."""
+    drifts: dict[str, dict[str, str]] = {}
+    """Per split, policy digest -> key of its drift artifact."""
     tests_opened: int = 0
     """How often the test split was scored."""
     ended: str | None = None
@@ -40,7 +42,8 @@ class RunFile(BaseModel):
 
     def own_digest(self) -> str:
         """Digest of everything but this digest itself."""
-        return digest(self.model_dump(exclude={"digest"}, mode="json"))
+        absent = set() if self.drifts else {"drifts"}  # earlier releases had none, and their digests hold
+        return digest(self.model_dump(exclude={"digest", *absent}, mode="json"))
 
 
 def write_run(folder: Path, run: RunFile) -> None:

@@ -95,6 +95,7 @@ _WORDS = {
     "rollout": "rollouts and judge calls",
     "teacher": "a teacher's rollouts",
     "evaluate": "scores",
+    "drift": "drift of policies",
     "examples": "examples",
     "program": "program",
     "base": "base",

@@ -39,14 +39,14 @@ def run_stage(runner: Runner, setup: Setup, stage: str, iteration: int) -> int:
             hits += wanted
             if wanted or (job.slot[0] == "setup" and job.stage.NAME != "prompts"):
                 artifact = runner.produce(job)
-            elif job.stage.NAME == "evaluate":
-                artifact = None  # nothing depends on a score
+            elif job.of_policy and not _drift_needs(job, stage, iteration):
+                artifact = None  # nothing else depends on it
             else:
                 artifact = _found(runner, job)
-            if wanted and stage not in {"evaluate", *_SEVERAL}:
+            if wanted and stage not in {"evaluate", "drift", *_SEVERAL}:
                 return hits
     except StopIteration:
-        if not hits:
+        if not hits and not (stage == "drift" and not runner.recipe.evaluate.drift):
             raise DataError(f"the run ends before iteration {iteration}: there is no {stage} stage to run") from None
     return hits
 
@@ -112,7 +112,9 @@ def _evaluations(runner: Runner, setup: Setup, iterations: int) -> list[Job]:
             break
         if job.stage.NAME == "evaluate":
             scored.append(job)
-            continue  # nothing depends on a score: what is sent in its place does not matter
+            continue  # no policy depends on a score: what is sent in its place does not matter
+        if job.of_policy:
+            continue
         key = key_of(job.payload(runner.recipe))
         artifact = runner.store.find(job.stage.NAME, key)
         if artifact is None:
@@ -126,10 +128,15 @@ def _evaluations(runner: Runner, setup: Setup, iterations: int) -> list[Job]:
     return scored
 
 
+def _drift_needs(job: Job, stage: str, iteration: int) -> bool:
+    """Whether it is what the drift stage of an iteration needs: the scores of its policy, and all of the base."""
+    return stage == "drift" and job.slot[2] in {"0", str(iteration + 1)}
+
+
 def _is_wanted(job: Job, stage: str, iteration: int) -> bool:
     if stage != job.stage.NAME:
         return False
-    if stage == "evaluate":
+    if job.of_policy:
         return job.slot[2] == str(iteration + 1) or (iteration == 0 and job.slot[2] == "0")
     if stage == "prompts":
         return int(job.params["iteration"]) == iteration
@@ -140,7 +147,7 @@ def _found(runner: Runner, job: Job) -> Artifact:
     key = key_of(job.payload(runner.recipe))
     artifact = runner.store.find(job.stage.NAME, key)
     if artifact is None:
-        index = job.params.get("iteration", job.slot[1])
+        index = max(int(job.slot[2]) - 1, 0) if job.of_policy else job.params.get("iteration", job.slot[1])
         command = f"mmgrpo stage {job.stage.NAME} RECIPE --iteration {index}"
         raise DataError(f"{job.label} has not run for this recipe. Run it first: {command}")
     runner.record(job, key, artifact)

@@ -89,6 +89,8 @@ def chosen_keys(run: RunFile) -> Iterator[tuple[str, str]]:
         yield from ((stage_of(name), key) for name, key in stages.items())
     for scores in run.evaluations.values():
         yield from (("evaluate", key) for key in scores.values())
+    for drifts in run.drifts.values():
+        yield from (("drift", key) for key in drifts.values())
 
 
 def _inputs_known(artifact: Artifact, intact: dict[tuple[str, str], Artifact], run: RunFile) -> Iterator[str]:

@@ -15,7 +15,7 @@ from pipeline.snapshots import refuse_forgotten
 from pipeline.teaching import Taught, identify_teachers, teacher_job, teacher_roles
 from schemas.canonical import digest_file
 from schemas.recipe import Recipe
-from stages import base, evaluate, examples, group, logprobs, program, prompts, rollout, train
+from stages import base, drift, evaluate, examples, group, logprobs, program, prompts, rollout, train
 from stages.contract import Artifact
 from stages.examples import data_path
 from stages.ingest import snapshot
@@ -40,6 +40,8 @@ class Setup:
     """What identifies each teacher of the recipe."""
     traces: dict[str, Any] | None = None
     """The params of the snapshot of traces that the recipe names."""
+    canaries: str | None = None
+    """Digest of the file of canaries that the recipe names."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,9 @@ def identify(recipe: Recipe, root: Path, cache: str | None) -> Setup:
         RecipeError: when one of them is not there or cannot be loaded, when the recipe gives an adapter to a module
             that the program does not have, has a teacher that does not fit the student, asks for groups or an objective
             that make no sense, or for an optimizer of prompts that is not installed or cannot work on the program.
-        DataError: for a teacher's adapter that does not fit the base.
+        DataError: for a teacher's adapter that does not fit the base, or a file of canaries that is none.
     """
+    from stages.drifting.canaries import identify_canaries
     from stages.engines.models import resolve_base
     from stages.grouping.rules import rules_of
     from stages.ingest.snapshot import open_snapshot
@@ -94,7 +97,8 @@ def identify(recipe: Recipe, root: Path, cache: str | None) -> Setup:
     parts = {"weights": model.weights, "tokenizer": model.tokenizer, "template": model.template}
     teachers = identify_teachers(recipe, root, program, model)
     traces = dict(open_snapshot(recipe, root)[1].payload["params"]) if recipe.traces.snapshot else None
-    return Setup(data, identity, {"base": model.digest, **parts}, teachers, traces)
+    canaries = identify_canaries(recipe, root)
+    return Setup(data, identity, {"base": model.digest, **parts}, teachers, traces, canaries)
 
 
 def _check_prompts(recipe: Recipe, program: Program) -> None:
@@ -115,8 +119,7 @@ def walk(recipe: Recipe, setup: Setup, iterations: int) -> Jobs:
     if recipe.prompts.due(0):
         shared["prompts"] = yield prompting(shared, chain[0], 0)
     every = recipe.run.evaluate_every
-    if every:
-        yield evaluation(shared, chain[0], 0, recipe.examples.dev)
+    first = (yield from _assessed(recipe, setup, shared, chain[0], 0, base=None)) if every else None
     rolled = Rolled([], [], logged)
     scored = chain[0]
     for iteration in range(iterations):
@@ -127,7 +130,8 @@ def walk(recipe: Recipe, setup: Setup, iterations: int) -> Jobs:
             chain.append(policy)
         last = iteration + 1 == iterations or ended is not None
         if every and (last or (iteration + 1) % every == 0) and not (ended and policy is scored):
-            yield evaluation(shared, policy, iteration + 1, recipe.examples.dev)
+            compared = None if policy is chain[0] else first
+            yield from _assessed(recipe, setup, shared, policy, iteration + 1, base=compared)
             scored = policy
         if ended:
             return ended
@@ -146,6 +150,39 @@ def evaluation(shared: dict[str, Artifact | None], policy: Policy, index: int, s
     artifacts, identities = _sampling_inputs(shared, policy)
     params = {"policy": policy.digest, "split": split}
     return Job(evaluate, ("evaluations", split, str(index)), params, artifacts, identities)
+
+
+def _assessed(
+    recipe: Recipe,
+    setup: Setup,
+    shared: dict[str, Artifact | None],
+    policy: Policy,
+    index: int,
+    *,
+    base: dict[str, Artifact | None] | None,
+) -> Generator[Job, Artifact | None, dict[str, Artifact | None]]:
+    """Score one policy on the dev split, and look how far it has drifted from the base.
+
+    Args:
+        recipe: the run's.
+        setup: the run's.
+        shared: artifacts of the run.
+        policy: to score.
+        index: of the policy in the run.
+        base: what this returned for the base; None where that is the policy.
+
+    Returns:
+        The artifacts by stage.
+    """
+    split = recipe.examples.dev
+    made = {"evaluate": (yield evaluation(shared, policy, index, split))}
+    if recipe.evaluate.drift:
+        artifacts, identities = _sampling_inputs({"base": shared["base"]}, policy)
+        compared = {f"{drift.BASE}{stage}": artifact for stage, artifact in (base or {}).items()}
+        params = {"policy": policy.digest, "split": split, "canaries": setup.canaries}
+        slot = ("drifts", split, str(index))
+        made["drift"] = yield Job(drift, slot, params, {**artifacts, **made, **compared}, identities)
+    return made
 
 
 def _setup(setup: Setup) -> Generator[Job, Artifact | None, dict[str, Artifact | None]]:

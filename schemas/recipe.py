@@ -21,6 +21,7 @@ from schemas.recipe_data import (
     ProgramSection,
     RolloutSection,
 )
+from schemas.recipe_drift import CanariesSection, DriftSection
 from schemas.recipe_gate import GateSection
 from schemas.recipe_ingest import IngestSection, TracesSection
 from schemas.recipe_prompts import PromptsSection
@@ -75,6 +76,8 @@ class Recipe(Section):
     rejection: RejectionSection = RejectionSection()
     evaluate: EvaluateSection = EvaluateSection()
     gate: GateSection = GateSection()
+    drift: DriftSection = DriftSection()
+    canaries: CanariesSection = CanariesSection()
     run: RunSection = RunSection()
 
     @property
@@ -128,6 +131,14 @@ class Recipe(Section):
         if judge is not None and judge not in self.lms:
             known = ", ".join(sorted(self.lms)) or "none"
             raise ValueError(f"metric.lm is '{judge}', but [lms] has {known}")
+        return self
+
+    @model_validator(mode="after")
+    def _drift_is_measured_where_it_is_limited(self) -> Recipe:
+        if (limits := self.drift.set_ones) and not self.evaluate.drift:
+            raise ValueError(f"drift.{limits[0]} is set, but evaluate.drift is off: nothing would measure it")
+        if (limits := self.drift.of_canaries) and self.canaries.path is None:
+            raise ValueError(f"drift.{limits[0]} needs canaries: set canaries.path")
         return self
 
     @model_validator(mode="after")

@@ -214,6 +214,11 @@ class EvaluateSection(Section):
     """Score only this many examples, the first by example_id; default: the whole split."""
     bootstrap: Positive = 10_000
     """Resamples of the 95 % intervals."""
+    drift: bool = True
+    """Look at how far each policy that is scored on the dev split has drifted from the base: the drift stage."""
+    drift_calls: Positive = 64
+    """LM calls of an evaluation whose completions are scored with the policy and the base; chosen by a hash of their
+    place, so that they are the same for all policies as far as these make them."""
 
     def seed_of(self, recipe_seed: int) -> int:
         """The seed of the draws in a recipe with this seed."""

@@ -22,6 +22,8 @@ from stages.statistics.means import example_means
 
 NAME = "evaluate"
 VERSION = 4
+_NOT_SAMPLED = {"bootstrap", "seed", "drift", "drift_calls"}
+"""Fields of the evaluate section that do not change what is sampled; the seed counts as the one that it gives."""
 
 
 def recipe_slice(recipe: Recipe) -> dict[str, Any]:
@@ -29,7 +31,7 @@ def recipe_slice(recipe: Recipe) -> dict[str, Any]:
     return {
         **run_slice(recipe),
         "seed": recipe.evaluate.seed_of(recipe.seed),
-        "evaluate": recipe.evaluate.model_dump(mode="json", exclude={"bootstrap", "seed"}),
+        "evaluate": recipe.evaluate.model_dump(mode="json", exclude=_NOT_SAMPLED),
     }
 
 

@@ -32,6 +32,7 @@ STAGES = (
     "logprobs",
     "train",
     "evaluate",
+    "drift",
 )
 """All stages, in the order in which a run meets them."""
 ITERATED = ("rollout", "group", "train")
@@ -71,8 +72,9 @@ class OpenRun:
         for iteration, keys in enumerate(self.state.iterations):
             ordered = sorted(keys, key=lambda name: (STAGES.index(stage_of(name)), name))
             yield from ((stage_of(name), iteration, keys[name]) for name in ordered)
-        keys_of_scores = [key for scores in self.state.evaluations.values() for key in scores.values()]
-        yield from (("evaluate", None, key) for key in dict.fromkeys(keys_of_scores))
+        for stage, by_split in (("evaluate", self.state.evaluations), ("drift", self.state.drifts)):
+            keys_of_policies = [key for by_policy in by_split.values() for key in by_policy.values()]
+            yield from ((stage, None, key) for key in dict.fromkeys(keys_of_policies))
 
 
 def open_run(folder: Path) -> OpenRun:

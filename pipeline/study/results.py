@@ -12,7 +12,7 @@ from pipeline.store import Store
 from pipeline.study.runs import ARTIFACTS, PlannedRun
 from stages.contract import Artifact
 
-NOT_SPENT_ON_IT = frozenset({"examples", "program", "base", "evaluate"})
+NOT_SPENT_ON_IT = frozenset({"examples", "program", "base", "evaluate", "drift"})
 """Stages whose cost is not that of the strategy: preparing and measuring."""
 SAMPLING, TRAINED = frozenset({"rollout", "prompts"}), "train"
 

@@ -45,6 +45,19 @@ class Scored:
     """Token positions that the model really computed."""
 
 
+@dataclass(frozen=True)
+class States:
+    """Hidden states at the S distinct positions that predict the P completion tokens of some rows."""
+
+    hidden: torch.Tensor
+    """(S, D)"""
+    temperature: torch.Tensor
+    """(S,) what the logits of each are divided by."""
+    position: torch.Tensor
+    """(P,) which of them predicts each token, row behind row."""
+    forward_tokens: int
+
+
 def why_plain(config: Any, dropout: float, wanted: bool) -> str | None:
     """Why prefixes cannot be shared, or None when they can.
 
@@ -85,29 +98,46 @@ class Scorer:
         device: torch.device = self.causal.device
         return device
 
-    def __call__(self, rows: Sequence[Row]) -> Scored:
-        """Score rows in one forward pass; gradients and dropout as the model's mode has them."""
+    @property
+    def head(self) -> torch.nn.Linear:
+        """The output embedding."""
+        head: torch.nn.Linear = self.causal.get_output_embeddings()
+        return head
+
+    @property
+    def head_dtype(self) -> torch.dtype:
+        """Of the products with the output embedding."""
+        return torch.bfloat16 if self.autocast else self.head.weight.dtype
+
+    def states(self, rows: Sequence[Row]) -> States:
+        """What predicts the rows' completions, from one forward pass."""
         fed = [row.fed for row in rows]
         with self._precision():
             hidden, paths = self._tree(fed) if self.packed else self._padded(fed)
         nodes = np.concatenate([path[len(row.prompt) - 1 :] for path, row in zip(paths, rows, strict=True)])
-        lengths = np.array([len(row.completion) for row in rows])
-        temperature = np.repeat([row.temperature for row in rows], lengths)
+        temperature = np.repeat([row.temperature for row in rows], [len(row.completion) for row in rows])
         places, position = np.unique(np.stack([nodes, temperature]), axis=1, return_inverse=True)
+        scored = hidden[self._to(places[0].astype(np.int64))]
+        return States(scored, self._to(places[1]), self._to(position), hidden.shape[0])
+
+    def __call__(self, rows: Sequence[Row]) -> Scored:
+        """Score rows in one forward pass; gradients and dropout as the model's mode has them."""
+        states = self.states(rows)
         log_probs, entropy = target_log_probs(
-            hidden[self._to(places[0].astype(np.int64))],
-            self.causal.get_output_embeddings(),
-            self._to(places[1]),
-            self._to(position),
+            states.hidden,
+            self.head,
+            states.temperature,
+            states.position,
             self._to(np.concatenate([row.completion for row in rows])),
-            dtype=torch.bfloat16 if self.autocast else self.causal.get_output_embeddings().weight.dtype,
+            dtype=self.head_dtype,
         )
-        mask = torch.arange(int(lengths.max()))[None, :] < torch.from_numpy(lengths)[:, None]
+        lengths = torch.tensor([len(row.completion) for row in rows])
+        mask = torch.arange(int(lengths.max()))[None, :] < lengths[:, None]
         mask = mask.to(self.device)
         empty = log_probs.new_zeros(mask.shape)
-        per_token = entropy[self._to(position)]
+        per_token = entropy[states.position]
         return Scored(
-            empty.masked_scatter(mask, log_probs), empty.masked_scatter(mask, per_token), mask, hidden.shape[0]
+            empty.masked_scatter(mask, log_probs), empty.masked_scatter(mask, per_token), mask, states.forward_tokens
         )
 
     def _tree(self, fed: list[Ids]) -> tuple[torch.Tensor, Sequence[Ids]]:

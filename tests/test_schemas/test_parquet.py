@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from schemas.drift import CANARIES, DRIFT
 from schemas.errors import ContractError
 from schemas.examples import EXAMPLES, example_row
 from schemas.groups import EXCLUDED, GROUPS
@@ -137,7 +138,7 @@ def test_a_truncated_file_is_named(tmp_path: Path, keep: int) -> None:
 
 @pytest.mark.parametrize(
     "spec",
-    [EXAMPLES, ROLLOUTS, INVOCATIONS, GROUPS, EXCLUDED, POLICIES, BATCH_PLAN, STEPS, LOGPROBS, SCORES, LATENCY],
+    [EXAMPLES, ROLLOUTS, INVOCATIONS, GROUPS, EXCLUDED, POLICIES, BATCH_PLAN, STEPS, LOGPROBS, SCORES, LATENCY, DRIFT, CANARIES],
     ids=lambda spec: spec.name,
 )
 def test_every_table_has_a_version_a_key_and_can_be_empty(tmp_path: Path, spec: Any) -> None:
