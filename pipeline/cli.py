@@ -30,6 +30,7 @@ COMMANDS = (
     "verify",
     "lineage",
     "report",
+    "costs",
     "export",
     "doctor",
 )

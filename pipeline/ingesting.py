@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.jobs import key_of
+from pipeline.metering import meter_of
 from pipeline.progress import Reporter
 from pipeline.provenance import provenance
 from pipeline.recipes import LoadedRecipe
@@ -124,6 +125,7 @@ def ingest(
         RecipeError, DataError: as reading them does; when nothing in them is a rollout of the program.
     """
     started, clock = datetime.now(UTC), time.monotonic()
+    meter = meter_of("rescore" if wanted.rescore and _asks_the_base(loaded) else snapshot.NAME, execution)
     base = _base(loaded, execution)
     snapshot.secret_of(loaded.recipe)  # refused before anything is read
     redactor, forgotten = redactor_of(loaded, execution), forgotten_in(folder)
@@ -148,20 +150,25 @@ def ingest(
             return found, False
         reporter.start("making the snapshot")
         try:
-            with store.begin(snapshot.NAME, key, reporter) as out:
+            with store.begin(snapshot.NAME, key, reporter, meter) as out:
+                rescorer = None if program is None else _rescorer(loaded, execution, base, program)
                 metrics = snapshot.build(
                     kept(traces_of(spool, redactor), forgotten),
                     content,
                     _assembler(loaded, base),
                     loaded.recipe,
                     out,
-                    rescorer=None if program is None else _rescorer(loaded, execution, base, program),
+                    rescorer=rescorer,
                     onto=None if parent is None else Onto(parent.path, seen.kept, scored=program is None),
                 )
                 if parent is not None and not metrics["onto"].keys() & {"added", "replaced"}:
                     out.discard()
                     return parent, False
                 _keep_sources(sources, out)
+                if rescorer is not None:
+                    from stages.programs.shards import session_figures
+
+                    out.telemetry(**session_figures(rescorer.session))
                 made = provenance(started, time.monotonic() - clock)
                 artifact = out.finish(
                     stage=snapshot.NAME,
@@ -212,9 +219,8 @@ def _rescorer(loaded: LoadedRecipe, execution: Execution, base: BaseModel, progr
     from stages.programs.session import Session
 
     recipe = loaded.recipe
-    asked = any(lm.kind == "base" for lm in recipe.lms.values())
     session = Session(
-        engine=engine_of(base, recipe.model, execution) if asked else NoEngine(),
+        engine=engine_of(base, recipe.model, execution) if _asks_the_base(loaded) else NoEngine(),
         origin={"tokenizer": base.tokenizer, "template": base.template},
         adapters={},
         sampling=Sampling(),
@@ -227,6 +233,10 @@ def _rescorer(loaded: LoadedRecipe, execution: Execution, base: BaseModel, progr
     has_data = (loaded.root / recipe.examples.path).exists()
     rows = read_examples(recipe, loaded.root) if has_data else []
     return Rescorer(program, session, {row["example_id"]: row for row in rows}, execution.concurrency)
+
+
+def _asks_the_base(loaded: LoadedRecipe) -> bool:
+    return any(lm.kind == "base" for lm in loaded.recipe.lms.values())
 
 
 def _assembler(loaded: LoadedRecipe, base: BaseModel) -> Assembler:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.reporting.costs import collect_costs, total_seconds
+from pipeline.cost_forms import money
+from pipeline.costs import ledger
 from pipeline.reporting.findings import engines_of, failed_runs, when
 from pipeline.reporting.opened import open_run
 from pipeline.reporting.scores import collect_scores
-from pipeline.reporting.text import bounds, by_status, count, number, signed
+from pipeline.reporting.text import bounds, by_status, count, duration, number, signed
 
 
 def score_line(folder: Path, split: str, position: int) -> str:
@@ -31,15 +32,16 @@ def score_line(folder: Path, split: str, position: int) -> str:
 
 
 def cost_line(folder: Path) -> str:
-    """Seconds and tokens that the run has cost, over all its stages and restarts."""
-    costs = collect_costs(open_run(folder))
-    totals: dict[str, float] = {}
-    for cost in costs:
-        for name, value in cost.figures.items():
-            totals[name] = totals.get(name, 0.0) + value
-    tokens = [
-        f"{count(int(totals[name]))} {name.replace('_', ' ')}" for name in sorted(totals) if name.endswith("tokens")
-    ]
-    seconds = total_seconds(costs)
-    spent = "unknown time" if seconds is None else f"{seconds:.0f} s"
-    return f"Cost: {', '.join([spent, *tokens])}"
+    """What the run has cost, over all its stages and restarts: `mmgrpo costs` takes it apart."""
+    found = ledger(folder)
+    spent = found.total.spent
+    known = {
+        "of cores": spent.core_seconds and duration(spent.core_seconds),
+        "of GPUs": spent.gpu_seconds and duration(spent.gpu_seconds),
+        "prompt tokens": spent.prompt_tokens and count(spent.prompt_tokens),
+        "completion tokens": spent.completion_tokens and count(spent.completion_tokens),
+        "trained tokens": spent.trained_tokens and count(spent.trained_tokens),
+        found.currency: spent.money and money(spent.money),
+    }
+    time = "unknown time" if spent.seconds is None else duration(spent.seconds)
+    return f"Cost: {', '.join([time, *(f'{value} {name}' for name, value in known.items() if value)])}"

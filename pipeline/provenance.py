@@ -38,8 +38,14 @@ PACKAGES: tuple[str, ...] = (
 )
 
 
-def provenance(started: datetime, seconds: float) -> dict[str, Any]:
-    """The provenance of something that began at `started` (UTC) and took `seconds` of this process."""
+def provenance(started: datetime, seconds: float, run: str | None = None) -> dict[str, Any]:
+    """The provenance of something that began at `started` (UTC) and took `seconds` of this process.
+
+    Args:
+        started: UTC.
+        seconds: by the clock.
+        run: which run it was made for, as `Store.place` says it; None where it was made for none.
+    """
     return {
         "code": code_state(),
         "packages": package_versions(),
@@ -50,6 +56,7 @@ def provenance(started: datetime, seconds: float) -> dict[str, Any]:
         "started": started.isoformat(timespec="seconds"),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(seconds, 3),
+        "run": run,
     }
 
 

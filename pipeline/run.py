@@ -15,6 +15,7 @@ from pipeline import runfile
 from pipeline.choices import chosen, load_state
 from pipeline.jobs import Job, key_of
 from pipeline.locks import hold
+from pipeline.metering import meter_of
 from pipeline.progress import Reporter
 from pipeline.provenance import provenance
 from pipeline.recipes import LoadedRecipe
@@ -81,26 +82,24 @@ class Runner:
             self.state = state
 
     def _make(self, job: Job, key: str) -> Artifact:
-        started, clock, cpu = datetime.now(UTC), time.monotonic(), time.process_time()
+        started, clock, meter = datetime.now(UTC), time.monotonic(), meter_of(job.stage.NAME, self.execution)
         payload = job.payload(self.recipe)
         self.reporter.start(job.label)
         artifacts = {role: artifact for role, artifact in job.artifacts.items() if artifact is not None}
         self._check_bytes(artifacts.values())
         inputs = Inputs(artifacts, job.params, self.loaded.root)
         try:
-            with self.store.begin(job.stage.NAME, key, self.reporter) as out:
+            with self.store.begin(job.stage.NAME, key, self.reporter, meter) as out:
                 artifact = self.store.find(job.stage.NAME, key) or out.taken_up()
                 if artifact is None:
                     metrics = job.stage.run(inputs, self.recipe, self.execution, out)
-                    seconds = time.monotonic() - clock
-                    out.telemetry(seconds=seconds, cpu_seconds=time.process_time() - cpu)
                     artifact = out.finish(
                         stage=job.stage.NAME,
                         version=job.stage.VERSION,
                         key=key,
                         payload=payload,
                         metrics=metrics,
-                        provenance=provenance(started, seconds),
+                        provenance=provenance(started, time.monotonic() - clock, self.store.place(self.folder)),
                     )
         finally:
             self.reporter.stop()

@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,15 +22,19 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from pipeline.locks import hold
+from pipeline.metering import Meter
 from schemas.canonical import canonical_json, digest, digest_file
 from schemas.errors import DataError
 from schemas.manifest import TELEMETRY, FileEntry, Manifest, artifact_digest
 from schemas.table import NAME_KEY, VERSION_KEY
+from schemas.telemetry import next_attempt, read_attempts, sum_attempts, write_attempt
 from stages.contract import Artifact
 
 MANIFEST = "manifest.json"
 SCRATCH = ".scratch"
 TELEMETRY_FILE = f"{TELEMETRY}telemetry.json"
+BEAT_S = 5.0
+"""How often a process notes what it has spent on an artifact: what a kill can hide."""
 
 
 class Reporter(Protocol):
@@ -74,13 +79,21 @@ class Store:
             raise DataError(f"{self.folder(stage, key)}: the {stage} artifact is missing. `mmgrpo run` makes it again.")
         return artifact
 
+    def place(self, run: Path) -> str:
+        """Where a run's folder is, seen from that of the store: "." where the store is the run's own."""
+        return Path(os.path.relpath(run.resolve(), self.root.resolve().parent)).as_posix()
+
     def all(self) -> list[tuple[str, Path]]:
         """Every finished artifact: (stage, folder), sorted."""
         return [(path.parent.parent.name, path.parent) for path in sorted(self.root.glob(f"*/*/{MANIFEST}"))]
 
+    def unfinished(self) -> list[Path]:
+        """Folders of artifacts that were begun and are not finished, sorted."""
+        return sorted(path for path in self.root.glob("*/.*.partial") if path.is_dir())
+
     @contextmanager
-    def begin(self, stage: str, key: str, reporter: Reporter) -> Iterator[PartialArtifact]:
-        """Start or take up the artifact of a key, holding its lock.
+    def begin(self, stage: str, key: str, reporter: Reporter, meter: Meter | None = None) -> Iterator[PartialArtifact]:
+        """Start or take up the artifact of a key, holding its lock. What the meter counts becomes an attempt of it.
 
         Raises:
             LockedError: when another process is making it.
@@ -89,14 +102,19 @@ class Store:
         partial = self.root / stage / f".{key[:16]}.partial"
         with hold(self.root / stage / f".{key[:16]}.lock", f"artifact {stage}/{key[:16]}"):
             partial.mkdir(exist_ok=True)
-            yield PartialArtifact(partial, self.folder(stage, key), reporter)
+            out = PartialArtifact(partial, self.folder(stage, key), reporter, meter)
+            try:
+                yield out
+            finally:
+                out.leave()
 
 
 class PartialArtifact:
     """An artifact in the making: the `Out` of a stage."""
 
-    def __init__(self, partial: Path, final: Path, reporter: Reporter) -> None:
-        self._partial, self._final, self._reporter = partial, final, reporter
+    def __init__(self, partial: Path, final: Path, reporter: Reporter, meter: Meter | None = None) -> None:
+        self._partial, self._final, self._reporter, self._meter = partial, final, reporter, meter
+        self._attempt, self._noted = next_attempt(partial), time.monotonic()
         self._excluded: dict[str, int] = {}
         self._dropped: set[str] = set()
         self.scratch.mkdir(exist_ok=True)
@@ -113,6 +131,7 @@ class PartialArtifact:
         _sync(file)
         file.replace(target)
         _sync(target.parent)
+        self._beat()
 
     def committed(self, prefix: str = "") -> dict[str, Path]:
         """Committed shards by name."""
@@ -130,18 +149,36 @@ class PartialArtifact:
     def progress(self, done: int, total: int, unit: str, **figures: float | str) -> None:
         """Pass progress on."""
         self._reporter.update(done, total, unit, figures)
+        self._beat()
 
     def telemetry(self, **figures: float) -> None:
         """Add to the telemetry, which lives on through kills."""
+        sums = read_sums(self._partial / TELEMETRY_FILE)
+        self._set(**{name: sums.get(name, 0.0) + value for name, value in figures.items()})
+
+    def _set(self, **figures: float) -> None:
         path = self._partial / TELEMETRY_FILE
         path.parent.mkdir(exist_ok=True)
-        sums = _read_sums(path)
-        for name, value in figures.items():
-            sums[name] = sums.get(name, 0.0) + value
         temporary = self.scratch / "telemetry.tmp"
-        temporary.write_text(canonical_json(sums) + "\n", encoding="utf-8")
+        temporary.write_text(canonical_json(read_sums(path) | figures) + "\n", encoding="utf-8")
         _sync(temporary)
         temporary.replace(path)
+
+    def _beat(self) -> None:
+        if time.monotonic() - self._noted > BEAT_S:
+            self._note()
+
+    def _note(self, *, finished: bool = False) -> None:
+        """Write what this attempt has taken so far, in place of what was written of it before."""
+        if self._meter is not None:
+            write_attempt(self._partial, self._attempt, self._meter.read(finished=finished), self.scratch)
+            self._noted = time.monotonic()
+
+    def leave(self) -> None:
+        """Note what an attempt has taken that did not finish the artifact."""
+        with suppress(OSError):  # on a full disk, that error is on its way already
+            if self.scratch.is_dir():
+                self._note()
 
     def finish(
         self,
@@ -154,6 +191,9 @@ class PartialArtifact:
         provenance: dict[str, Any],
     ) -> Artifact:
         """Write the manifest, make everything durable, and rename the folder to its final name."""
+        self._note(finished=True)
+        if attempts := read_attempts(self._partial):
+            self._set(**sum_attempts(attempts))
         kept = {name: path for name, path in _files(self._partial).items() if not name.startswith(tuple(self._dropped))}
         entries = {name: _entry(path) for name, path in kept.items()}
         manifest = Manifest(
@@ -277,7 +317,12 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _read_sums(path: Path) -> dict[str, float]:
+def read_sums(path: Path) -> dict[str, float]:
+    """Telemetry so far; empty where there is none.
+
+    Raises:
+        DataError: naming the file, when it is damaged.
+    """
     if not path.exists():
         return {}
     try:

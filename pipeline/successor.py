@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.jobs import key_of
+from pipeline.metering import meter_of
 from pipeline.provenance import provenance
 from pipeline.store import Reporter, Store
 from pipeline.tombstones import trace_digest
 from schemas.errors import RecipeError
+from schemas.execution import Execution
 from schemas.parquet import read_frame
 from schemas.traces import TRACES
 from stages.contract import Artifact
@@ -91,7 +93,7 @@ def successor(item: Affected, store: Store, reporter: Reporter) -> Path | None:
     if (found := store.find(stage.NAME, key)) is not None:
         return found.path
     started, clock = datetime.now(UTC), time.monotonic()
-    with store.begin(stage.NAME, key, reporter) as out:
+    with store.begin(stage.NAME, key, reporter, meter_of(stage.NAME, Execution())) as out:
         records = (record for record in records_of(item.snapshot.path) if record.id not in item.traces)
         metrics = stage.write(records, item.left, before.payload["recipe"]["ingest"]["dev"], out)
         return out.finish(

@@ -24,6 +24,7 @@ from schemas.recipe_data import (
 from schemas.recipe_drift import CanariesSection, DriftSection
 from schemas.recipe_gate import GateSection
 from schemas.recipe_ingest import IngestSection, TracesSection
+from schemas.recipe_prices import PricesSection
 from schemas.recipe_prompts import PromptsSection
 from schemas.recipe_teachers import RejectionSection, TeacherName, TeacherSection
 from schemas.recipe_training import AdapterSection, TrainSection
@@ -79,6 +80,7 @@ class Recipe(Section):
     drift: DriftSection = DriftSection()
     canaries: CanariesSection = CanariesSection()
     run: RunSection = RunSection()
+    prices: PricesSection = PricesSection()
 
     @property
     def student_rollouts(self) -> int:
@@ -121,6 +123,14 @@ class Recipe(Section):
                 raise ValueError(f"teachers.{name}.lm is '{teacher.lm}', but [lms] has {known}")
             if self.lms[teacher.lm].kind == "openai" and teacher.sampling and teacher.sampling.top_k is not None:
                 raise ValueError(f"teachers.{name}.sampling.top_k: OpenAI-compatible endpoints have no top_k")
+        return self
+
+    @model_validator(mode="after")
+    def _prices_are_of_lms_that_are_there(self) -> Recipe:
+        known = ["student", *sorted(self.lms)]
+        for name in self.prices.lms:
+            if name not in known:
+                raise ValueError(f"prices.lms.{name}: there is no LM '{name}'; there are {', '.join(known)}")
         return self
 
     @model_validator(mode="after")

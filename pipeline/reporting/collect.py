@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pipeline import cost_forms
+from pipeline.costs import Ledger, ledger_of
 from pipeline.reporting import answers, findings
 from pipeline.reporting.advice import advise
 from pipeline.reporting.ages import collect_ages, collect_modules
@@ -43,7 +45,7 @@ def collect(run_dir: Path, running: str | None = None) -> Report:
     test = collect_scores(run, test_split) if test_split in run.state.evaluations and test_split else None
     iterations = collect_iterations(run)
     steps = collect_steps(run)
-    costs = collect_costs(run)
+    costs, ledger = collect_costs(run), ledger_of(run)
     means = step_means(steps)
     failures = collect_failures(run)
     chain = collect_chain(run)
@@ -62,7 +64,7 @@ def collect(run_dir: Path, running: str | None = None) -> Report:
         answers=(
             answers.better(verdict, dev),
             answers.real(dev, test, run.state.tests_opened, gate),
-            answers.cost(total_seconds(costs), costs, None),
+            answers.cost(total_seconds(costs), costs, _money(ledger)),
             answers.data(run, iterations, chain),
             answers.failures(iterations, failures),
             answers.following(advice),
@@ -78,6 +80,7 @@ def collect(run_dir: Path, running: str | None = None) -> Report:
         compared=compare(run, iterations, dev, means, gate),
         gate=gate,
         flips=collect_flips(run, run.recipe.examples.dev),
+        ledger=ledger,
         prompts=collect_prompts(run),
         iterations=iterations,
         sources=collect_sources(run),
@@ -94,3 +97,9 @@ def collect(run_dir: Path, running: str | None = None) -> Report:
         artifacts=collect_artifacts(run),
         chain=chain,
     )
+
+
+def _money(ledger: Ledger) -> str | None:
+    """What the run cost in money; None where that is not known."""
+    amount = ledger.total.spent.money
+    return None if amount is None else f"{cost_forms.money(amount)} {ledger.currency}"

@@ -24,6 +24,16 @@ def collect_costs(run: OpenRun) -> tuple[StageCost, ...]:
     return tuple(StageCost(stage, artifacts[stage], silent[stage], sums[stage]) for stage in STAGES if stage in sums)
 
 
+def told_of(costs: tuple[StageCost, ...]) -> dict[str, float]:
+    """Figures of all stages together, those of single LMs and of servers left out: the ledger has them."""
+    total: dict[str, float] = {}
+    for cost in costs:
+        for name, value in cost.figures.items():
+            if not name.startswith(("lm.", "server.")):
+                total[name] = total.get(name, 0.0) + value
+    return total
+
+
 def total_seconds(costs: tuple[StageCost, ...]) -> float | None:
     """Recorded seconds of all stages, or None when no stage recorded any."""
     recorded = [cost.figures["seconds"] for cost in costs if "seconds" in cost.figures]

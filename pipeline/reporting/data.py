@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pipeline.costs import Ledger
 from pipeline.reporting.data_answers import Advice, Answer, Compared, Flips
 from pipeline.reporting.data_chain import Chain
 from pipeline.reporting.data_engines import EngineGap, Sampled
@@ -299,6 +300,7 @@ class Report:
     """The policies of the run, side by side."""
     gate: Gate | None
     flips: Flips | None
+    ledger: Ledger
     prompts: tuple[Prompts, ...]
     iterations: tuple[Iteration, ...]
     sources: tuple[SourceStats, ...]

@@ -10,8 +10,10 @@ from itertools import pairwise
 from jinja2 import Environment
 from markupsafe import Markup
 
+from pipeline import cost_forms
 from pipeline.reporting import findings, text
 from pipeline.reporting.chain_picture import draw_chain
+from pipeline.reporting.costs import told_of
 from pipeline.reporting.data import Iteration, ModuleReward, Report, SplitScores
 from pipeline.reporting.data_engines import EngineGap
 from pipeline.reporting.data_training import Step
@@ -73,7 +75,8 @@ def render(report: Report) -> str:
         steps_taken=len({step.step for step in report.steps}),
         iterations_done=sum(not iteration.missing for iteration in report.iterations),
         cost_columns=_cost_columns(report),
-        cost_total=_cost_total(report),
+        cost_total=told_of(report.costs),
+        cost_notes=cost_forms.notes(report.ledger),
         step_columns={name: head for name, (_, head) in STEP_PLOTS.items() if _any_known(report.steps, name)},
         ratio_bins=_ratio_bins(),
         excluded=_excluded_by_reason(report),
@@ -98,6 +101,7 @@ def _environment() -> Environment:
         text.words,
         text.after,
         text.difference,
+        cost_forms.money,
     )
     environment.filters |= {function.__name__: function for function in (*shown, findings.when)}
     environment.filters["pretty"] = lambda value: text.visible(json.dumps(value, indent=2, ensure_ascii=False))
@@ -194,16 +198,8 @@ def _figure(caption: str, series: Sequence[Series], x_label: str, *, cover: Sequ
 
 def _cost_columns(report: Report) -> list[str]:
     """Telemetry names: the ones that every engine has first, then whatever else was recorded."""
-    found = {name for cost in report.costs for name in cost.figures}
+    found = set(told_of(report.costs))
     return [name for name in COST_COLUMNS if name in found] + sorted(found - set(COST_COLUMNS))
-
-
-def _cost_total(report: Report) -> dict[str, float]:
-    total: dict[str, float] = {}
-    for cost in report.costs:
-        for name, value in cost.figures.items():
-            total[name] = total.get(name, 0.0) + value
-    return total
 
 
 def _ratio_bins() -> list[str]:

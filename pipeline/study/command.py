@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pipeline.progress import Reporter
 from pipeline.study.page import PAGE, write_study
-from pipeline.study.results import Outcome, Result, total_seconds
+from pipeline.study.results import Outcome, Result, total_spent
 from pipeline.study.runs import check_runs, plan_runs, settled
 from pipeline.study.spec import Study, read_study
 from pipeline.study.table import Table, make_table
@@ -39,7 +39,7 @@ def study(path: Path, folder: Path | None, settings: list[str], execution: Execu
     gpu = _on_gpu(execution)
 
     def write(outcomes: list[Outcome]) -> str:
-        return write_study(_table(spec, target, outcomes), target, gpu=gpu)
+        return write_study(_table(spec, outcomes), target, gpu=gpu)
 
     outcomes = do_runs(runs, execution, target, Reporter(execution.progress), write)
     print(write(outcomes))
@@ -48,9 +48,9 @@ def study(path: Path, folder: Path | None, settings: list[str], execution: Execu
     return StageError.exit_code if failed else 0
 
 
-def _table(spec: Study, folder: Path, outcomes: list[Outcome]) -> Table:
+def _table(spec: Study, outcomes: list[Outcome]) -> Table:
     results = [outcome for outcome in outcomes if isinstance(outcome, Result)]
-    return make_table(spec, outcomes, total_seconds(folder, results))
+    return make_table(spec, outcomes, total_spent(results))
 
 
 def _on_gpu(execution: Execution) -> bool:

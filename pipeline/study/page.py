@@ -55,14 +55,14 @@ def as_json(table: Table) -> dict[str, Any]:
             {"strategy": strategy, "task": task, **dataclasses.asdict(cost)}
             for (strategy, task), cost in table.costs.items()
         ],
-        "runs": [_without_artifacts(dataclasses.asdict(result)) for result in table.results],
+        "runs": [_without_entries(dataclasses.asdict(result)) for result in table.results],
         "failures": [dataclasses.asdict(failure) for failure in table.failures],
-        "totals": dict(table.totals),
+        "totals": dataclasses.asdict(table.totals),
     }
 
 
-def _without_artifacts(result: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in result.items() if name != "artifacts"}
+def _without_entries(result: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in result.items() if name != "entries"}
 
 
 def _html(table: Table, picture: Markup) -> str:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from pipeline.reporting.costs import collect_costs
-from pipeline.reporting.opened import open_run, telemetry
-from pipeline.store import Store
-from pipeline.study.runs import ARTIFACTS, PlannedRun
+from pipeline.costing import Spent, together
+from pipeline.costs import Entry, ledger_of
+from pipeline.reporting.opened import open_run
+from pipeline.study.runs import PlannedRun
 from stages.contract import Artifact
 
 NOT_SPENT_ON_IT = frozenset({"examples", "program", "base", "evaluate", "drift"})
@@ -24,11 +23,14 @@ class Cost:
     core_seconds: float | None
     """Seconds of processor cores."""
     seconds: float | None
-    """Seconds by the clock: of the one GPU, where there is one."""
+    """Seconds by the clock."""
     sampled_tokens: float | None
     """Tokens of completions, in rollouts and in trials of prompts."""
     trained_tokens: float | None
     """Tokens of the rows that were trained on; a stage that had nothing to train on tells of none."""
+    gpu_seconds: float | None = None
+    money: float | None = None
+    """At the prices of the run's recipe."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,8 @@ class Result:
     key: str
     """Of the evaluate artifact; runs that share it were scored once."""
     cost: Cost
-    artifacts: tuple[tuple[str, str], ...]
-    """(stage, key) of everything that the run consists of."""
+    entries: tuple[Entry, ...]
+    """Everything that the run consists of, with what it took."""
     engines: tuple[str, ...] = ()
     """What sampled the score; empty where that was not counted."""
 
@@ -68,6 +70,7 @@ Outcome = Result | Failure
 def result_of(run: PlannedRun, scores: Artifact) -> Result:
     """The result of a finished run, from its scores and the telemetry of its artifacts."""
     opened = open_run(run.folder)
+    found = ledger_of(opened)
     metrics = scores.manifest.metrics
     return Result(
         task=run.task,
@@ -78,35 +81,33 @@ def result_of(run: PlannedRun, scores: Artifact) -> Result:
         failed=sum(metrics["failures"].values()),
         iterations=len(opened.state.iterations),
         key=scores.manifest.key,
-        cost=_cost(run.folder),
-        artifacts=tuple((stage, key) for stage, _, key in opened.chosen()),
+        cost=_cost(found.entries),
+        entries=found.entries,
         engines=tuple(sorted(metrics.get("engines") or {})),
     )
 
 
-def _cost(folder: Path) -> Cost:
-    figures = {cost.stage: cost.figures for cost in collect_costs(open_run(folder))}
-    spent = {stage: named for stage, named in figures.items() if stage not in NOT_SPENT_ON_IT}
+def _cost(entries: Sequence[Entry]) -> Cost:
+    spent = {stage: together(parts) for stage, parts in _by_stage(entries).items() if stage not in NOT_SPENT_ON_IT}
+    whole = together(spent.values())
     return Cost(
-        core_seconds=_sum([named.get("cpu_seconds") for named in spent.values()]),
-        seconds=_sum([named.get("seconds") for named in spent.values()]),
-        sampled_tokens=_sum([named.get("completion_tokens") for stage, named in spent.items() if stage in SAMPLING]),
-        trained_tokens=spent.get(TRAINED, {}).get("train_row_tokens", 0.0),
+        core_seconds=whole.core_seconds,
+        seconds=whole.seconds,
+        gpu_seconds=whole.gpu_seconds,
+        sampled_tokens=together(part for stage, part in spent.items() if stage in SAMPLING).completion_tokens,
+        trained_tokens=spent[TRAINED].trained_tokens if TRAINED in spent else 0,
+        money=whole.money,
     )
 
 
-def _sum(values: Sequence[float | None]) -> float | None:
-    """The sum; 0 of nothing, None where a value is not known."""
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
+def _by_stage(entries: Sequence[Entry]) -> dict[str, list[Spent]]:
+    found: dict[str, list[Spent]] = {}
+    for entry in entries:
+        found.setdefault(entry.stage, []).append(entry.spent)
+    return found
 
 
-def total_seconds(folder: Path, results: Sequence[Result]) -> dict[str, float]:
-    """Seconds of everything that the study made, scoring included, each artifact once: by core and by the clock."""
-    store = Store(folder / ARTIFACTS)
-    totals = {"cpu_seconds": 0.0, "seconds": 0.0}
-    for stage, key in sorted({artifact for result in results for artifact in result.artifacts}):
-        artifact = store.find(stage, key)
-        figures = telemetry(artifact) if artifact else {}
-        totals = {name: total + figures.get(name, 0.0) for name, total in totals.items()}
-    return totals
+def total_spent(results: Sequence[Result]) -> Spent:
+    """Everything that the study made, scoring included, each artifact once."""
+    entries = {(entry.stage, entry.key): entry.spent for result in results for entry in result.entries}
+    return together(entries[key] for key in sorted(entries))

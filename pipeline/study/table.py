@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import combinations
 from statistics import fmean
 
+from pipeline.costing import Spent
 from pipeline.study.intervals import seed_interval
 from pipeline.study.results import Cost, Failure, Outcome, Result
 from pipeline.study.spec import Study
@@ -54,8 +55,8 @@ class Table:
     """Examples that a task is scored on."""
     results: tuple[Result, ...]
     failures: tuple[Failure, ...]
-    totals: Mapping[str, float]
-    """Seconds of the whole study, scoring included, each artifact once."""
+    totals: Spent
+    """What the whole study took, scoring included, each artifact once."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -68,7 +69,7 @@ class Table:
         return len(self.results) == len(self.seeds) * len(self.strategies) * len(self.tasks)
 
 
-def make_table(study: Study, outcomes: Sequence[Outcome], totals: Mapping[str, float]) -> Table:
+def make_table(study: Study, outcomes: Sequence[Outcome], totals: Spent) -> Table:
     """The table of a study, finished or not."""
     strategies = [strategy.name for strategy in study.strategies]
     tasks = [task.name for task in study.tasks]
@@ -167,5 +168,5 @@ def _mean_cost(costs: Sequence[Cost]) -> Cost:
         known = [value for value in values if value is not None]
         return fmean(known) if len(known) == len(values) else None
 
-    names = ("core_seconds", "seconds", "sampled_tokens", "trained_tokens")
+    names = [item.name for item in fields(Cost)]
     return Cost(**{name: mean([getattr(cost, name) for cost in costs]) for name in names})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pipeline.cost_forms import money
 from pipeline.reporting.text import ABSENT, bounds, count, duration, number, plural, signed
 from pipeline.study.strategies import title_of
 from pipeline.study.table import MEAN, Cell, Table
@@ -27,7 +28,10 @@ def markdown(table: Table, picture: str) -> str:
         *(["## Differences, seed by seed", MEANING] if table.differences else []),
         grid(["task", "strategy", "against", "difference", "interval", ""], difference_rows(table)),
         f"## Cost of a run\n\n{spent(table)}",
-        grid(["task", "strategy", "core-seconds", "seconds", "sampled tokens", "trained tokens"], cost_rows(table)),
+        grid(
+            ["task", "strategy", "core-seconds", "seconds", "sampled tokens", "trained tokens", "money"],
+            cost_rows(table),
+        ),
         f"![cost against quality]({picture})",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -63,7 +67,7 @@ def spent(table: Table) -> str:
         "Means over seeds, of what makes the program: prompts, rollouts, groups and training. Scoring is not in it, "
         "and what several strategies share counts for each. The whole study, each artifact once and scoring included, "
         "took "
-        f"{duration(table.totals['cpu_seconds'])} of cores and {duration(table.totals['seconds'])} by the clock."
+        f"{duration(table.totals.core_seconds)} of cores and {duration(table.totals.seconds)} by the clock."
     )
 
 
@@ -97,6 +101,7 @@ def cost_rows(table: Table) -> Rows:
             task,
             title_of(strategy),
             *map(count, (cost.core_seconds, cost.seconds, cost.sampled_tokens, cost.trained_tokens)),
+            money(cost.money),
         ]
         for task in table.tasks
         for strategy in table.strategies

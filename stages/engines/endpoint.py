@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import NoneType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from schemas.canonical import storable
 from stages.engines.interface import Sampling
@@ -17,6 +18,16 @@ _FINISH = {"stop": "stop", "length": "length"}
 
 class EndpointError(RuntimeError):
     """An endpoint did not answer, after all tries."""
+
+
+class Answer(NamedTuple):
+    """A chat completion. What the endpoint does not tell of its tokens is None."""
+
+    text: str
+    finish_reason: str
+    """"stop", "length" or "error"."""
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
 
 
 class Endpoint:
@@ -48,8 +59,8 @@ class Endpoint:
             base_url=url, api_key=self._key or "none", timeout=timeout_s, max_retries=retries, organization=""
         )
 
-    def complete(self, messages: list[dict[str, str]], sampling: Sampling) -> tuple[str, str]:
-        """One chat completion: its text and finish reason ("stop", "length" or "error").
+    def complete(self, messages: list[dict[str, str]], sampling: Sampling) -> Answer:
+        """One chat completion.
 
         Raises:
             EndpointError: when it cannot be had.
@@ -72,8 +83,8 @@ class Endpoint:
             raise EndpointError(f"lms.{self.name}: {self._without_key(error)}") from None
         return self._read(answer)
 
-    def _read(self, answer: object) -> tuple[str, str]:
-        """Text and finish reason of an answer. The client does not check it: a gateway may send anything."""
+    def _read(self, answer: object) -> Answer:
+        """What an answer says. The client does not check it: a gateway may send anything."""
         choices = getattr(answer, "choices", None)
         message = getattr(choices[0], "message", None) if isinstance(choices, list) and choices else None
         content = getattr(message, "content", None)
@@ -81,8 +92,20 @@ class Endpoint:
             what = "no text" if message else f"no chat completion but a {type(answer).__name__} without choices"
             raise EndpointError(f"lms.{self.name}: the answer is {what}; is lms.{self.name}.url right?")
         assert isinstance(choices, list)
-        return storable(content or ""), _FINISH.get(str(choices[0].finish_reason), "error")
+        reason = _FINISH.get(str(choices[0].finish_reason), "error")
+        return Answer(storable(content or ""), reason, *map(_count_of(answer), ("prompt_tokens", "completion_tokens")))
 
     def _without_key(self, error: Exception) -> str:
         text = f"{type(error).__name__}: {error}"
         return text.replace(self._key, "***") if self._key else text
+
+
+def _count_of(answer: object) -> Callable[[str], int | None]:
+    """Reads a number of tokens from an answer."""
+    usage = getattr(answer, "usage", None)
+
+    def count(name: str) -> int | None:
+        value = getattr(usage, name, None)
+        return value if isinstance(value, int) and value >= 0 else None
+
+    return count

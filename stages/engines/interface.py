@@ -71,6 +71,10 @@ class EngineUsage:
     completion_tokens: int = 0
     batches: int = 0
     seconds: float = 0.0
+    untold: int = 0
+    """Answers of which the number of tokens is not known: they are not among the tokens of completions."""
+    elsewhere: bool = False
+    """Whether a server did it, which may be paid by the token, and not this machine."""
 
 
 class Engine(Protocol):

@@ -51,7 +51,7 @@ class ServerEngine:
                 "`mmgrpo serve RECIPE` starts a server"
             )
         config = load_config(base)
-        self.usage, self._adapters = EngineUsage(), ServerAdapters(base, section.adapters)
+        self.usage, self._adapters = EngineUsage(elsewhere=True), ServerAdapters(base, section.adapters)
         self._tokenizer, self._context = load_tokenizer(base), context_of(config, context)
         reader = Reader(self._tokenizer, eos_ids(base), config.get_text_config().vocab_size)
         prober, self._identity = Prober(reader, section.model, self._context), Identity()

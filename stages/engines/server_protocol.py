@@ -155,4 +155,5 @@ def count(usage: EngineUsage, answer: Any, request: Request, result: Result) -> 
     usage.prefilled_tokens += len(request.prompt_ids) - (cached if isinstance(cached, int) else 0)
     made = len(result.completion_ids) if result.completion_ids is not None else told.get("completion_tokens")
     usage.completion_tokens += made if isinstance(made, int) else 0
+    usage.untold += not isinstance(made, int)
     usage.batches += 1

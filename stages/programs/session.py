@@ -17,6 +17,7 @@ from stages.engines.pending import Clock, Pending, Served
 from stages.engines.signals import ContextOverflowError, LMFailure
 from stages.programs.answers import Answers
 from stages.programs.recorder import Invocation, Messages, Record, Recorder, overridden
+from stages.programs.spending import Spending
 
 STUDENT = "student"
 SHARED = "*"
@@ -50,6 +51,7 @@ class Session:
     parse_retries: int
     timeout_s: float
     judging: Judging = field(default_factory=Judging)
+    spending: Spending = field(default_factory=Spending)
 
     @property
     def metric_timeout_s(self) -> float:
@@ -144,13 +146,19 @@ class Caller:
             adapter=self._adapter(record),
             clock=self.clock,
             over=lambda: self.over,
-            answered=lambda served: record.answer.update(_engine_columns(served)),
+            answered=lambda served: self._answered(record, served),
         )
         reply: Future[Reply] = Future()
         reply.set_running_or_notify_cancel()
         pending.future.add_done_callback(lambda done: self._forward(done, reply, record))
         self._batcher.submit(pending)
         return reply
+
+    def _answered(self, record: Record, served: Served) -> None:
+        record.answer.update(_engine_columns(served))
+        if served.result.finish_reason != "context_overflow":  # which nothing was computed for
+            ids = served.result.completion_ids
+            self.session.spending.add(record.lm, len(served.prompt_ids), None if ids is None else len(ids))
 
     def _forward(self, done: Future[Served], reply: Future[Reply], record: Record) -> None:
         error = done.exception()
@@ -176,14 +184,15 @@ class Caller:
 
         def ask() -> Reply:
             try:
-                text, reason = endpoint.complete(record.messages, record.sampling)
+                told = endpoint.complete(record.messages, record.sampling)
             except EndpointError as error:
                 self.failure = self.failure or LMFailure(str(error))
                 raise self.failure from None
             finally:
                 self.clock.resume()
-            record.answer.update(completion=text, finish_reason=reason, fidelity="text")
-            return Reply(text, reason)
+            self.session.spending.add(record.lm, told.prompt_tokens, told.completion_tokens)
+            record.answer.update(completion=told.text, finish_reason=told.finish_reason, fidelity="text")
+            return Reply(told.text, told.finish_reason)
 
         self.clock.pause()
         return in_thread(ask)

@@ -211,18 +211,27 @@ def _seconds(run: Finished) -> dict[str, Any]:
 def _figures(session: Session) -> dict[str, float]:
     answers = session.judging.answers
     judged = {"judge_answers_remembered": float(answers.remembered)} if answers and answers.remembered else {}
-    return judged | usage_figures(session.engine.usage)
+    return judged | session_figures(session)
+
+
+def session_figures(session: Session) -> dict[str, float]:
+    """What a session's engine and LMs have done so far, by the names of the telemetry."""
+    return usage_figures(session.engine.usage) | session.spending.figures()
 
 
 def usage_figures(usage: EngineUsage) -> dict[str, float]:
     """What an engine has done so far, by the names of the telemetry."""
-    return {
+    figures = {
         "prompt_tokens": float(usage.prompt_tokens),
         "prefilled_tokens": float(usage.prefilled_tokens),
         "completion_tokens": float(usage.completion_tokens),
         "engine_batches": float(usage.batches),
         "engine_seconds": usage.seconds,
     }
+    if usage.elsewhere:
+        figures |= {f"server.{name}": figures[name] for name in ("prompt_tokens", "completion_tokens")}
+        figures |= {"server.calls": figures["engine_batches"], "server.untold_calls": float(usage.untold)}
+    return figures
 
 
 def _all_failed(runs: Sequence[Finished], unit: str) -> str:

@@ -19,7 +19,7 @@ from stages.programs.dspy_program import ALONE, state_of
 from stages.programs.imports import describe
 from stages.programs.load import Program
 from stages.programs.session import Session
-from stages.programs.shards import usage_figures
+from stages.programs.shards import session_figures
 from stages.prompting.memory import Memory
 from stages.prompting.optimizers import Task, most_trials, optimize
 from stages.prompting.program import SERVICE, ProposerEngine, optimizable
@@ -129,7 +129,7 @@ class _Job:
     since: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
-        self.counted = usage_figures(self.work.session.engine.usage)
+        self.counted = session_figures(self.work.session)
         self.told = 0
 
     def tick(self) -> None:
@@ -145,8 +145,8 @@ class _Job:
             self.told = done
         if last or time.monotonic() - self.since > TELL_S:
             self.since = time.monotonic()
-            figures = usage_figures(self.work.session.engine.usage)
-            self.out.telemetry(**{name: value - self.counted[name] for name, value in figures.items()})
+            figures = session_figures(self.work.session)
+            self.out.telemetry(**{name: value - self.counted.get(name, 0.0) for name, value in figures.items()})
             self.counted = figures
 
 

@@ -131,6 +131,7 @@ def test_costs_grow_with_what_is_done_and_scoring_is_not_among_them(done: Path) 
     costs = {(cost["strategy"], cost["task"]): cost for cost in found["costs"]}
     assert costs["base", "one"] == {
         "strategy": "base", "task": "one", "core_seconds": 0, "seconds": 0, "sampled_tokens": 0, "trained_tokens": 0,
+        "gpu_seconds": 0, "money": 0,
     }  # fmt: skip
     for name in ("core_seconds", "seconds", "sampled_tokens", "trained_tokens"):
         assert costs["fast", "one"][name] > 0

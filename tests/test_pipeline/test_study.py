@@ -9,6 +9,7 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
+from pipeline.costing import Spent
 from pipeline.study.intervals import seed_interval, t_quantile
 from pipeline.study.page import as_json, write_study
 from pipeline.study.picture import pareto_picture
@@ -44,7 +45,7 @@ def result(strategy: str, task: str, seed: int, score: float, **changes: Any) ->
         "iterations": 2,
         "key": f"{strategy}{task}{seed}",
         "cost": COSTS[strategy],
-        "artifacts": (),
+        "entries": (),
     }
     return Result(task, strategy, seed, score, **{**given, **changes})
 
@@ -55,7 +56,7 @@ def table(*outcomes: Outcome) -> Table:
         for (strategy, task), scores in SCORES.items()
         for seed, score in enumerate(scores)
     ]
-    return make_table(STUDY, outcomes or made, {"cpu_seconds": 200.0, "seconds": 120.0})
+    return make_table(STUDY, outcomes or made, Spent(core_seconds=200.0, seconds=120.0))
 
 
 @pytest.mark.parametrize(

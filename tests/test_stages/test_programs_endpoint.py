@@ -14,6 +14,7 @@ from schemas.errors import RecipeError
 from schemas.recipe_data import OtherLM
 from stages.engines.endpoint import Endpoint, EndpointError
 from stages.engines.interface import Sampling
+from stages.programs.spending import Spending
 from tests.test_stages.programs_kit import CharEngine, run_one, user
 
 KEY = "sk-very-secret"
@@ -111,7 +112,7 @@ def test_a_call_of_an_endpoint_is_recorded_as_text_and_not_trained(server: Serve
 
 def test_a_busy_endpoint_is_asked_again(server: Server):
     server.refusals = 1
-    assert client(server).complete(user("hi"), Sampling(temperature=0.0)) == ("HI", "stop")
+    assert client(server).complete(user("hi"), Sampling(temperature=0.0))[:2] == ("HI", "stop")
     assert len(server.requests) == 2
 
 
@@ -171,4 +172,33 @@ def test_an_answer_that_is_no_chat_completion_is_the_endpoints_failure_and_not_t
 
 def test_half_an_emoji_in_an_answer_can_be_stored(server: Server):
     server.body = body({"content": "fine \ud83d"})
-    assert client(server).complete(user("hi"), Sampling()) == ("fine ?", "stop")
+    assert client(server).complete(user("hi"), Sampling())[:2] == ("fine ?", "stop")
+
+
+@pytest.mark.parametrize(
+    ("usage", "told"),
+    [
+        ({"prompt_tokens": 7, "completion_tokens": 2}, {"prompt_tokens": 7.0, "completion_tokens": 2.0}),
+        ({"prompt_tokens": 7}, {"untold_calls": 1.0}),
+        ({"prompt_tokens": -7, "completion_tokens": 2}, {"untold_calls": 1.0}),
+        (None, {"untold_calls": 1.0}),
+    ],
+    ids=["told", "half", "nonsense", "nothing"],
+)
+def test_tokens_that_an_endpoint_tells_are_counted_and_the_others_are_unknown(
+    server: Server, usage: dict[str, int] | None, told: dict[str, float]
+):
+    answer = json.loads(body({"content": "fine"})) | {"usage": usage}
+    server.body, spending = json.dumps(answer).encode(), Spending()
+    run_one(
+        lambda inputs, call: call("judge", user("well?"), lm="judge").text + call("own", user("a")).text,
+        CharEngine(lambda *_: "xyz"),
+        lms={"judge": lm(server)},
+        endpoints={"judge": client(server)},
+        spending=spending,
+    )
+    found = spending.figures()
+    judge = {name.removeprefix("lm.judge."): value for name, value in found.items() if name.startswith("lm.judge.")}
+    assert judge == {"calls": 1.0, **told}
+    assert found["lm.student.calls"] == 1
+    assert found["lm.student.completion_tokens"] >= 3
