@@ -188,7 +188,7 @@ def of_policy(folder: Path, policy: str) -> list[dict[str, Any]]:
         RecipeError: when the run has no such policy, or the beginning fits several.
     """
     run = runfile.read_run(folder)
-    wanted = _one_of(run.policies, policy, folder)
+    wanted = one_of(run.policies, policy, folder)
     rows: list[dict[str, Any]] = []
     for item in iterations(folder):
         if item.before == wanted:
@@ -246,7 +246,12 @@ def _fate(row: dict[str, Any], own: Iteration, items: Sequence[Iteration], run: 
     return fate
 
 
-def _one_of(known: tuple[str, ...], prefix: str, folder: Path) -> str:
+def one_of(known: tuple[str, ...], prefix: str, folder: Path) -> str:
+    """The policy of a run that a digest or its beginning names.
+
+    Raises:
+        RecipeError: when it fits none of them, or several.
+    """
     fits = sorted({item for item in known if item.startswith(prefix)})
     if len(fits) != 1:
         names = ", ".join(item[:12] for item in dict.fromkeys(known))

@@ -161,3 +161,9 @@ def tensor_shapes(file: Path) -> dict[str, list[int]]:
             f"{file} has {size} bytes where its header tells {8 + length + end}: restore it or make it again"
         )
     return shapes
+
+
+def without_folder(name: str) -> str:
+    """A hub id (`owner/name`) as it is; of a path its last part."""
+    is_path = name.startswith((".", "/", "~")) or name.count("/") > 1
+    return Path(name).name if is_path else name

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from schemas.errors import DataError, RecipeError
 from schemas.recipe_training import AdapterSection
+from stages.engines.adapters import without_folder
 
 if TYPE_CHECKING:
     from peft import LoraConfig, PeftModel
@@ -151,15 +152,9 @@ def write(model: PeftModel, folder: Path, *, base_name: str, base_digest: str) -
     """
     save_file(weights(model), folder / WEIGHTS, metadata={"format": "pt"})
     config = _plain(model.peft_config["default"])
-    config |= {"base_model_name_or_path": _without_folder(base_name), "inference_mode": True}
+    config |= {"base_model_name_or_path": without_folder(base_name), "inference_mode": True}
     _write_json(folder / CONFIG, config)
     _write_json(folder / BASE, {"base": base_digest})
-
-
-def _without_folder(name: str) -> str:
-    """A hub id (`owner/name`) as it is; of a path its last part."""
-    is_path = name.startswith((".", "/", "~")) or name.count("/") > 1
-    return Path(name).name if is_path else name
 
 
 def _plain(config: LoraConfig) -> dict[str, Any]:

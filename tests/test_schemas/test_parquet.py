@@ -138,7 +138,21 @@ def test_a_truncated_file_is_named(tmp_path: Path, keep: int) -> None:
 
 @pytest.mark.parametrize(
     "spec",
-    [EXAMPLES, ROLLOUTS, INVOCATIONS, GROUPS, EXCLUDED, POLICIES, BATCH_PLAN, STEPS, LOGPROBS, SCORES, LATENCY, DRIFT, CANARIES],
+    [
+        EXAMPLES,
+        ROLLOUTS,
+        INVOCATIONS,
+        GROUPS,
+        EXCLUDED,
+        POLICIES,
+        BATCH_PLAN,
+        STEPS,
+        LOGPROBS,
+        SCORES,
+        LATENCY,
+        DRIFT,
+        CANARIES,
+    ],
     ids=lambda spec: spec.name,
 )
 def test_every_table_has_a_version_a_key_and_can_be_empty(tmp_path: Path, spec: Any) -> None:
