@@ -18,7 +18,7 @@ SEED   ?= 0
 
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: help setup demo check test test-vllm bench-group bench-ingest bench-train bench-rollout bench-demo bench-iterations lock clean
+.PHONY: help setup demo check test test-vllm bench-group bench-ingest bench-browse bench-train bench-rollout bench-demo bench-iterations lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /	/' | expand -t 18
@@ -67,6 +67,9 @@ bench-group: $(VENV)/.ready ## the group stage against DuckDB, pandas and a loop
 
 bench-ingest: $(VENV)/.ready ## ingest against the bare parse of the same bytes; SIZE=10k|100k|1M
 	$(BIN)/python -m tests.benchmarks.bench_ingest $(or $(SIZE),100k)
+
+bench-browse: $(VENV)/.ready ## paging through 100,000 made-up rollouts over HTTP; ROLLOUTS=N
+	$(BIN)/python -m tests.benchmarks.bench_browse runs/bench-browse-$(or $(ROLLOUTS),100000) $(or $(ROLLOUTS),100000)
 
 bench-train: $(VENV)/.ready ## the trainer against stock TRL on three workloads; writes data/baselines/train.json
 	$(BIN)/python -m tests.benchmarks.bench_train --result data/baselines/train.json $(ARGS)

@@ -77,7 +77,7 @@ def _ranked(run: OpenRun, items: list[Rolled]) -> list[Pick]:
     table = pl.concat(frames).collect()
     extremes = _extremes(table)
     taken = {name for found in extremes.values() for name, _ in found}
-    drawn = [found for found in _drawn(run, items, table) if found[0] not in taken]
+    drawn = [found for found in _drawn(run, items) if found[0] not in taken]
     turns = [(kind, found) for kind, rows in (extremes | {"drawn": drawn}).items() for found in enumerate(rows)]
     turns.sort(key=lambda turn: turn[1][0])  # one of each kind, then the second ones
     return [Pick(items[place], name, kind) for kind, (_, (name, place)) in turns]
@@ -101,12 +101,14 @@ def _top(ordered: pl.DataFrame) -> list[tuple[str, int]]:
     return list(first.select("rollout_id", "place").iter_rows())
 
 
-def _drawn(run: OpenRun, items: list[Rolled], table: pl.DataFrame) -> list[tuple[str, int]]:
-    """For each module one rollout that called it, in an order that the seed decides."""
-    places = dict(table.select("rollout_id", "place").iter_rows())
-    calls = pl.concat([scan(item.artifact, INVOCATIONS).select("rollout_id", "module") for item in items])
-    pairs = calls.unique().collect().filter(pl.col("rollout_id").is_in(list(places)))
-    chosen: dict[str, str] = {}
-    for module, rows in sorted(pairs.group_by("module"), key=lambda item: str(item[0])):
-        chosen[str(module[0])] = min(rows["rollout_id"], key=lambda name: digest([run.recipe.seed, "browse", name]))
-    return [(name, places[name]) for name in dict.fromkeys(chosen.values())]
+def _drawn(run: OpenRun, items: list[Rolled]) -> list[tuple[str, int]]:
+    """For each module one rollout that called it, drawn by the run's seed."""
+    calls = [scan(item.artifact, INVOCATIONS).select("rollout_id", "module") for item in items]
+    frames = [frame.with_columns(place=pl.lit(place, pl.Int32)) for place, frame in enumerate(calls)]
+    callers = pl.concat(frames).unique().sort("module", "rollout_id", "place").collect()
+    chosen: dict[str, int] = {}
+    for (module,), rows in callers.group_by("module", maintain_order=True):
+        draw = int(digest([run.recipe.seed, "browse", items[0].iteration, module])[:12], 16) % rows.height
+        name, place = rows.row(draw, named=False)[0::2]
+        chosen.setdefault(name, place)
+    return list(chosen.items())

@@ -10,19 +10,20 @@ import polars as pl
 
 from pipeline.browsing.bounds import WHOLE, Bounds, clip, content, ends, laid_out
 from pipeline.browsing.fates import Place, fates
+from pipeline.browsing.rows import call_rows
 from pipeline.browsing.sources import Rolled, grouped, rolled, scan
 from pipeline.browsing.tokens import Vocabulary, halves
 from pipeline.reporting.opened import OpenRun
 from schemas.errors import RecipeError
 from schemas.examples import EXAMPLES
-from schemas.rollouts import INVOCATIONS, ROLLOUTS
+from schemas.rollouts import ROLLOUTS
 
 Record = dict[str, Any]
 
 _ROLLOUT = ["rollout_id", "example_id", "rollout_index", "source", "policy", "program", "seed", "reward", "status"]
 _CALL = ["call_index", "module", "invocation_index", "attempt", "lm", "finish_reason", "parse_status", "parsed_share"]
 _CALL += ["temperature", "logprob_kind", "engine", "adapter", "fidelity", "concurrent", "transfer"]
-_LONG = ["messages", "student_messages", "completion", "completion_ids", "sampling_logprobs", "tokenizer"]
+_LONG = ["messages", "student_messages", "completion", "tokenizer"]
 
 
 def trajectory(run: OpenRun, iteration: int | None, rollout_id: str, bounds: Bounds = WHOLE) -> Record:
@@ -89,10 +90,8 @@ def _calls(
     vocabulary: Vocabulary,
     became: dict[Place, list[dict[str, Any]]],
 ) -> dict[str, list[Record]]:
-    rows = scan(item.artifact, INVOCATIONS).select("rollout_id", *_CALL, *_LONG)
-    ordered = rows.filter(pl.col("rollout_id").is_in(list(ids))).sort("rollout_id", "call_index").collect()
     calls: dict[str, list[Record]] = {}
-    for row in ordered.iter_rows(named=True):
+    for row in call_rows(item.artifact, ids, ["rollout_id", *_CALL, *_LONG]):
         place = row["rollout_id"], row["call_index"]
         call = {name: row[name] for name in _CALL} | {"fates": became.get(place, [])}
         calls.setdefault(row["rollout_id"], []).append(call | _texts(row, bounds, vocabulary))

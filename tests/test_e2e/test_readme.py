@@ -6,9 +6,11 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from tests.test_e2e.kit import ROOT, artifact, mmgrpo, state
 from tests.test_e2e.serving_kit import TinySampler
 from tests.test_e2e.test_traces import attribute, export, trace
 from tests.test_pipeline.capture_kit import ChatServer
+from tests.test_pipeline.report_run import whole_run
 
 README = (ROOT / "README.md").read_text()
 FILES = dict(re.findall(r"<!-- test: (\S+) -->\n```\w+\n(.*?)```", README, re.DOTALL))
@@ -81,6 +84,24 @@ def test_the_scheduler_chain_runs_two_iterations_and_a_report(shell: Path) -> No
     assert len(state(shell / "shared-run").iterations) == 2
     assert len(state(shell / "shared-run").evaluations["dev"]) == 3
     assert (shell / "shared-run" / "report.html").exists()
+
+
+def test_all_rollouts_are_served_until_they_have_been_looked_at(shell: Path) -> None:
+    (shell / "runs").mkdir()
+    whole_run(shell / "runs" / "tiny")
+    block = next(block for block in SHELL if "report runs/tiny --serve" in block and "lineage" not in block)
+    environment = {**os.environ, "PATH": f"{shell / 'bin'}:{os.environ['PATH']}"}
+    with subprocess.Popen(
+        ["sh", "-c", f"exec {block}"], cwd=shell, env=environment, stdout=subprocess.PIPE, text=True
+    ) as typed:
+        assert typed.stdout is not None
+        assert typed.stdout.readline() == "Report: runs/tiny/report.html\n"
+        address = typed.stdout.readline().removeprefix("Rollouts: ").strip()
+        with urllib.request.urlopen(address) as answer:
+            assert b"made-up: rollouts" in answer.read()
+        typed.send_signal(signal.SIGINT)
+        assert "Ended." in typed.stdout.read()
+    assert typed.returncode == 0
 
 
 def test_bring_your_own_function(tmp_path: Path) -> None:
