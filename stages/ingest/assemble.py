@@ -143,7 +143,7 @@ class Assembler:
         found: list[_Placed] = []
         for span in tree.calls():
             module, reason = module_of(span, tree, self._section)
-            if span.call is None:
+            if span.call is None or not (span.call.messages or span.call.prompt_ids):
                 reason = NO_PROMPT
             elif span.call.cached:
                 reason = CACHED

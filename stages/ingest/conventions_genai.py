@@ -43,9 +43,10 @@ def findings(name: str, attributes: Mapping[str, Any], events: Sequence[Any], sc
     if agent is None and kind == "agent":
         agent = text(attributes.get("traceloop.entity.name"))
     inputs, outputs = _io(attributes, prompt, answer)
-    if kind != "llm" or not prompt:
+    if kind != "llm" or not (prompt or attributes.get("gen_ai.request.model")):
         return Findings(kind=kind, agent=agent, inputs=inputs, outputs=outputs)
-    return Findings("llm", agent, inputs, outputs, _call(attributes, prompt, answer))
+    # Without a prompt: one may be among the log records of the span, which say nothing of settings.
+    return Findings("llm", agent, inputs, outputs, _call(attributes, prompt or (), answer))
 
 
 def _kind(attributes: Mapping[str, Any]) -> Kind | None:

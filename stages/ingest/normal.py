@@ -5,7 +5,7 @@ A field that a format does not log is None; nothing is invented. Values are JSON
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -86,6 +86,8 @@ class Span:
     """The dataset's own id of the root input, where the log has one."""
     user: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    told: Sequence[Mapping[str, Any]] = ()
+    """Messages of its call that were logged apart from it: `name` of the event, `time`, and what was `said`."""
     own: Mapping[str, Any] = field(default_factory=dict)
     """Of a row of our own tables: columns that no other field says, numbers and words only. Texts stand above."""
     where: str = ""

@@ -47,7 +47,7 @@ class RawSpan:
 
 def items_of(raw: RawSpan) -> Iterator[Item]:
     """The span in normal form, and the evaluations among its events; or why it is none."""
-    trace, span = _id(raw.trace, 32), _id(raw.span, 16)
+    trace, span = trace_id(raw.trace), span_id(raw.span)
     if trace is None or span is None:
         yield Refused("no_trace_id" if trace is None else "no_span_id", f"the span '{raw.name}' has none", raw.where)
         return
@@ -56,7 +56,7 @@ def items_of(raw: RawSpan) -> Iterator[Item]:
     yield Span(
         trace=trace,
         span=span,
-        parent=_id(raw.parent, 16),
+        parent=span_id(raw.parent),
         kind=found.kind or "other",
         name=raw.name,
         start=nanoseconds(raw.start),
@@ -75,7 +75,17 @@ def items_of(raw: RawSpan) -> Iterator[Item]:
     )
     for event in raw.events:
         if event.name == EVALUATION:
-            yield _score(event.attributes, trace, span, raw)
+            yield evaluation(event.attributes, trace, None if span_id(raw.parent) is None else span, raw.where)
+
+
+def trace_id(value: Any) -> str | None:
+    """The id of a trace in hex, or None."""
+    return _id(value, 32)
+
+
+def span_id(value: Any) -> str | None:
+    """The id of a span in hex, or None."""
+    return _id(value, 16)
 
 
 def _id(value: Any, digits: int) -> str | None:
@@ -104,15 +114,15 @@ def _error(raw: RawSpan) -> str | None:
     return str(raw.message or raw.attributes.get("error.type") or "failed")
 
 
-def _score(attributes: Mapping[str, Any], trace: str, span: str, raw: RawSpan) -> Score:
-    """An evaluation of the span that carries it; of the whole trace where that is the root."""
+def evaluation(attributes: Mapping[str, Any], trace: str, span: str | None, where: str) -> Score:
+    """An evaluation of a span; of the whole trace where there is none."""
     return Score(
         trace=trace,
         name=text(attributes.get("gen_ai.evaluation.name")) or "evaluation",
         value=judged(attributes.get("gen_ai.evaluation.score.value", attributes.get("gen_ai.evaluation.score.label"))),
-        span=None if _id(raw.parent, 16) is None else span,
+        span=span,
         source=text(attributes.get("gen_ai.evaluation.evaluator")),
-        where=raw.where,
+        where=where,
     )
 
 

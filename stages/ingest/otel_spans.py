@@ -1,8 +1,8 @@
 """OpenTelemetry spans as JSON objects, in the layouts of exporters and SDKs: one a line, or a list of them.
 
 Flat (`trace_id`, `span_id`, `parent_span_id`), with a `context` as OpenTelemetry's Python SDK and Phoenix write them,
-with a `spanContext` as its JavaScript SDK does, or with the columns of Phoenix and Logfire. GenAI, OpenInference and
-Vercel attributes are all read.
+with a `spanContext` as its JavaScript SDK does, or with the columns of Phoenix and Logfire; and log records, as SDKs
+write them. GenAI, OpenInference and Vercel attributes are all read.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from stages.ingest.guard import each
 from stages.ingest.normal import Item, Span
 from stages.ingest.otel import RawEvent, RawSpan, items_of
 from stages.ingest.otlp_json import plain
+from stages.ingest.otlp_logs import RawRecord, items_of_record
 from stages.ingest.phoenix import annotated, as_span, flat
 from stages.ingest.read import Shape
 from stages.ingest.values import unpacked
@@ -25,6 +26,7 @@ _CONTEXTS = ("context", "spanContext", "span_context", "_spanContext")
 _STARTS = ("start_time", "startTime", "start_time_unix_nano", "startTimeUnixNano", "start_timestamp")
 _ENDS = ("end_time", "endTime", "end_time_unix_nano", "endTimeUnixNano", "end_timestamp")
 _STATUS = "otel_status_code"
+_SEVERITIES = ("severity_number", "severityNumber", "severity_text", "severityText", "event_name", "eventName")
 _PENDING = "pending_span"
 """What Logfire writes when a span starts, and again when it ends."""
 
@@ -52,6 +54,9 @@ def read(value: Mapping[str, Any], where: str) -> Iterator[Item]:
 
 
 def _items(row: Mapping[str, Any], where: str) -> Iterator[Item]:
+    if _is_record(row):
+        yield from _of_record(row, where)
+        return
     span = as_span(row)
     if span.get("kind") == _PENDING:
         return
@@ -59,6 +64,23 @@ def _items(row: Mapping[str, Any], where: str) -> Iterator[Item]:
         yield item
         if isinstance(item, Span):
             yield from annotated(span, item.trace, None if item.parent is None else item.span, where)
+
+
+def _is_record(row: Mapping[str, Any]) -> bool:
+    """Whether a row is a log record. Spans have a name, and no body."""
+    return "body" in row and any(name in row for name in _SEVERITIES)
+
+
+def _of_record(row: Mapping[str, Any], where: str) -> Iterator[Item]:
+    raw = RawRecord(
+        str(_either(row, "event_name", "eventName") or ""),
+        unpacked(row.get("body")),
+        plain(unpacked(row.get("attributes")) or {}),
+        _ids(row),
+        _either(row, "timestamp", "time_unix_nano", "timeUnixNano", "observed_timestamp", "observedTimestamp"),
+        where,
+    )
+    return items_of_record(raw)
 
 
 def _ids(span: Mapping[str, Any]) -> tuple[Any, Any]:

@@ -1,30 +1,37 @@
-"""OTLP-JSON (`resourceSpans`), as the OpenTelemetry collector's file exporter and OTLP over HTTP write it."""
+"""OTLP-JSON, as the OpenTelemetry collector's file exporter and OTLP over HTTP write it.
+
+`resourceSpans`, and the log records of `resourceLogs`. Metrics say nothing of traces.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from stages.ingest.guard import each
 from stages.ingest.normal import Item
 from stages.ingest.otel import RawEvent, RawSpan, items_of
+from stages.ingest.otlp_logs import RawRecord, items_of_record
 from stages.ingest.read import Shape
 
 NAME = "otlp_json"
-SPLIT = ("resourceSpans", "resource_spans")
+_SPANS, _LOGS = ("resourceSpans", "resource_spans"), ("resourceLogs", "resource_logs")
+SPLIT = (*_SPANS, *_LOGS)
 _SCOPES = ("scopeSpans", "scope_spans", "instrumentationLibrarySpans")
 _FAILED = (2, "2", "STATUS_CODE_ERROR")
 
 
 def recognises(value: Any, shape: Shape) -> bool:
-    """An object with `resourceSpans`."""
+    """An object with `resourceSpans` or `resourceLogs`."""
     return isinstance(value, dict) and any(isinstance(value.get(key), list) for key in SPLIT)
 
 
 def read(value: Mapping[str, Any], where: str) -> Iterator[Item]:
-    """Every span of every scope."""
-    resources = next((value[key] for key in SPLIT if value.get(key)), None)
-    yield from each(resources, lambda resource: _of_resource(resource, where), where, "resource")
+    """Every span and log record of every scope."""
+    for keys, reader in ((_SPANS, _of_resource), (_LOGS, _of_logs)):
+        resources = next((value[key] for key in keys if value.get(key)), None)
+        yield from each(resources, partial(reader, where=where), where, "resource")
 
 
 def _of_resource(resource: Mapping[str, Any], where: str) -> Iterator[Item]:
@@ -36,6 +43,28 @@ def _of_scope(scope: Mapping[str, Any], where: str) -> Iterator[Item]:
     about = scope.get("scope") or scope.get("instrumentationLibrary")
     name = str(about.get("name") or "") if isinstance(about, dict) else ""
     yield from each(scope.get("spans"), lambda span: items_of(_raw(span, name, where)), where, "span")
+
+
+def _of_logs(resource: Mapping[str, Any], where: str) -> Iterator[Item]:
+    scopes = next((resource[key] for key in ("scopeLogs", "scope_logs") if resource.get(key)), None)
+    yield from each(scopes, lambda scope: _of_records(scope, where), where, "scope")
+
+
+def _of_records(scope: Mapping[str, Any], where: str) -> Iterator[Item]:
+    records = next((scope[key] for key in ("logRecords", "log_records") if scope.get(key)), None)
+    yield from each(records, lambda record: _of_record(record, where), where, "record")
+
+
+def _of_record(record: Mapping[str, Any], where: str) -> Iterator[Item]:
+    raw = RawRecord(
+        str(_either(record, "eventName", "event_name") or ""),
+        _value(record.get("body")),
+        plain(record.get("attributes") or []),
+        (_either(record, "traceId", "trace_id"), _either(record, "spanId", "span_id")),
+        _either(record, "timeUnixNano", "time_unix_nano", "observedTimeUnixNano", "observed_time_unix_nano"),
+        where,
+    )
+    return items_of_record(raw)
 
 
 def _raw(span: Mapping[str, Any], scope: str, where: str) -> RawSpan:

@@ -21,7 +21,7 @@ from stages.ingest.tree import plain
 
 _MARK = re.compile("\ue000([A-Z][A-Z0-9_]*):([0-9a-f]{32})\ue001")
 _TAKEN = re.compile(r"<([A-Z][A-Z0-9_]*)_(\d{1,9})>")
-_FIELDS = ("inputs", "call", "outputs", "name", "error", "metadata", "example")
+_FIELDS = ("inputs", "call", "told", "outputs", "name", "error", "metadata", "example")
 """Of a span, in the order in which they are looked through."""
 
 

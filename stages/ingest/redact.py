@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -68,7 +68,12 @@ class Redactor:
             example=changed(span.example),
             user=user_key(span.user, self._secret) if span.user and self._secret else None,
             call=None if span.call is None else self._call(span.trace, span.call),
+            told=tuple(self._event(span.trace, told) for told in span.told),
         )
+
+    def _event(self, trace: str, told: Mapping[str, Any]) -> Mapping[str, Any]:
+        said = self._value(trace, told["said"])
+        return told if said == told["said"] else {**told, "said": said, "redacted": True}
 
     def _call(self, trace: str, call: Call) -> Call:
         """A call whose texts are marked. Where something was found its ids go, which say the same."""

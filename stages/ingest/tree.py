@@ -16,6 +16,7 @@ from typing import Any
 
 from schemas.canonical import canonical_json
 from stages.ingest.normal import Call, Span
+from stages.ingest.told import joined
 
 NO_ROOT, SEVERAL_ROOTS = "no_root", "several_roots"
 
@@ -55,14 +56,14 @@ def once(records: Sequence[Span]) -> dict[str, Span]:
     by_id: dict[str, list[Span]] = {}
     for record in records:
         by_id.setdefault(record.span, []).append(record)
-    return {name: _merged(found) for name, found in sorted(by_id.items())}
+    return {name: joined(_merged(found), found) for name, found in sorted(by_id.items())}
 
 
 def grow(records: Sequence[Span]) -> Tree | str:
     """The tree of a trace's records, or the reason why there is none."""
     spans = once(records)
     roots = [span for span in spans.values() if span.parent is None]
-    repeated = len(records) - len(spans)
+    repeated = max(0, sum(not record.told for record in records) - len(spans))
     if len(roots) > 1:
         return SEVERAL_ROOTS
     if roots:

@@ -188,7 +188,7 @@ def test_tables_of_our_own_are_taken_for_no_log(tmp_path: Path) -> None:
         {"data": {}},
         {"prompt": "p", "chosen": "a", "rejected": "b"},
         {"text": "once upon a time"},
-        {"resourceLogs": []},
+        {"resourceMetrics": []},
         {"observations": [{}]},
         1,
         "text",
