@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+Listener = Callable[[str, int, int, str], None]
+"""Is told what a stage is called, and how many of how many things of a kind are done; 0 of 0 when it begins."""
 
 EVERY_S = 10.0
 """Shortest time between two plain lines of one stage."""
@@ -48,6 +52,11 @@ class Reporter:
         self._pace = Pace("", 0.0)
         self._bar: Progress | None = None
         self._task: TaskID | None = None
+        self._listener: Listener | None = None
+
+    def listen(self, listener: Listener | None) -> None:
+        """Tell somebody else too, from now on; None ends it."""
+        self._listener = listener
 
     def note(self, text: str) -> None:
         """One line of text."""
@@ -56,6 +65,8 @@ class Reporter:
 
     def start(self, label: str) -> None:
         """A stage begins."""
+        if self._listener is not None:
+            self._listener(label, 0, 0, "")
         self._label, self._began = label, time.monotonic()
         self._last = self._began
         self._pace = Pace("", self._began)
@@ -73,6 +84,8 @@ class Reporter:
 
     def update(self, done: int, total: int, unit: str, figures: dict[str, float | str]) -> None:
         """A stage got further."""
+        if self._listener is not None:
+            self._listener(self._label, done, total, unit)
         text = " · ".join(f"{name.replace('_', ' ')} {_figure(value)}" for name, value in figures.items())
         now = time.monotonic()
         if unit != self._pace.unit:

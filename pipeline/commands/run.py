@@ -22,13 +22,13 @@ def do(options: argparse.Namespace) -> int:
     from pipeline.lineage import newest_adapters
     from pipeline.outcome import cost_line, score_line
     from pipeline.progress import Reporter
-    from pipeline.reporting.build import build_report
+    from pipeline.reporting.live import LiveReport
     from pipeline.run import open_run, run_all
     from stages.engines.adapters import SHARED_NAME
 
     loaded, execution, folder = resolve(options)
     reporter = Reporter(execution.progress)
-    with open_run(loaded, execution, folder, reporter) as runner:
+    with open_run(loaded, execution, folder, reporter) as runner, LiveReport(folder, reporter) as report:
 
         def after(job: Job) -> None:
             if job.stage.NAME == "evaluate":
@@ -39,9 +39,10 @@ def do(options: argparse.Namespace) -> int:
             reporter.note(f"The run ended early: {ended}")
         if runner.made == 0:
             print(f"Everything in {folder} is up to date; nothing was run.")
-        page = build_report(folder)
+        page = report.finish()
         print(cost_line(folder))
         for name, adapter in newest_adapters(folder).items():
             print(f"Adapter: {adapter}" if name == SHARED_NAME else f"Adapter {name}: {adapter}")
-        print(f"Report: {page}")
+        if page is not None:
+            print(f"Report: {page}")
     return 0

@@ -71,7 +71,7 @@ def comparisons(run: Path, split: str | None = None) -> list[Comparison]:
         to_base, to_previous, to_released = (_to(item, other, opened) for other in (base, newest, standing))
         slices = _slices(opened, item, base, standing) if position in sliced else ()
         seed, resamples = bootstrap_seed(opened.recipe.seed), opened.recipe.evaluate.bootstrap
-        score = _mean(tuple(item.means.values()), seed, resamples)
+        score = mean_score(tuple(item.means.values()), seed, resamples)
         found.append(Comparison(position, item.policy, score, to_base, to_previous, to_released, against, slices))
         newest = item
     return found
@@ -92,7 +92,8 @@ def _difference(
 
 
 @lru_cache(maxsize=4096)
-def _mean(values: tuple[float, ...], seed: int, resamples: int) -> Interval:
+def mean_score(values: tuple[float, ...], seed: int, resamples: int) -> Interval:
+    """Mean over examples with its interval; the same scores are resampled once in a process."""
     return mean_interval(values, seed, resamples)
 
 
@@ -135,7 +136,7 @@ def _slices(opened: OpenRun, item: Scored, base: Scored | None, released: Scored
             else None
             for other in (base, released)
         )
-        score = _mean(tuple(part.values()), seed, resamples)
+        score = mean_score(tuple(part.values()), seed, resamples)
         found.append(SliceScore(column, value, score, to_base, to_released))
     return tuple(sorted(found, key=_badness))
 

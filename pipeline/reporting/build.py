@@ -8,10 +8,13 @@ import math
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
+from pipeline.browsing.section import rollout_section, script, style
 from pipeline.files import replace_file
 from pipeline.reporting.collect import collect
 from pipeline.reporting.data import Report
-from pipeline.reporting.page import render
+from pipeline.reporting.page import Component, render
 
 PAGE, NUMBERS = "report.html", "report.json"
 
@@ -29,7 +32,7 @@ def build_report(run_dir: Path, running: str | None = None) -> Path:
         DataError: naming the file, when run.json, a manifest or a table is damaged. Nothing is written then.
     """
     report = collect(run_dir, running)
-    page = render(report)
+    page = render(report, Component(rollout_section(run_dir), Markup(style()), script()))  # noqa: S704 - our own file
     replace_file(run_dir / NUMBERS, as_json(report))
     replace_file(run_dir / PAGE, page)
     return run_dir / PAGE

@@ -21,7 +21,6 @@ from pipeline.reporting.gate import collect_gate
 from pipeline.reporting.iterations import collect_iterations, collect_module_rewards
 from pipeline.reporting.opened import open_run
 from pipeline.reporting.prompts import collect_prompts
-from pipeline.reporting.samples import collect_samples
 from pipeline.reporting.scores import collect_scores
 from pipeline.reporting.sources import collect_sources
 from pipeline.reporting.training import collect_steps, step_means
@@ -93,7 +92,6 @@ def collect(run_dir: Path, running: str | None = None) -> Report:
         module_training=collect_modules(run),
         sampled=collect_sampled(run),
         engine_gaps=engine_gaps(steps),
-        samples=collect_samples(run),
         artifacts=collect_artifacts(run),
         chain=chain,
     )

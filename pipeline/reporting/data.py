@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pipeline.costs import Ledger
+from pipeline.reporting.clips import Clipped
 from pipeline.reporting.data_answers import Advice, Answer, Compared, Flips
 from pipeline.reporting.data_chain import Chain
 from pipeline.reporting.data_engines import EngineGap, Sampled
 from pipeline.reporting.data_gate import Gate
-from pipeline.reporting.data_samples import Clipped, Sample
 from pipeline.reporting.data_training import AgeStats, ModuleStats, Step, StepMeans
 from stages.statistics import Interval
 
@@ -313,6 +313,5 @@ class Report:
     module_training: tuple[ModuleStats, ...]
     sampled: tuple[Sampled, ...]
     engine_gaps: tuple[EngineGap, ...]
-    samples: tuple[Sample, ...]
     artifacts: tuple[ArtifactRef, ...]
     chain: Chain

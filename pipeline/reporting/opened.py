@@ -39,11 +39,17 @@ ITERATED = ("rollout", "group", "train")
 
 
 class ReadStore(Store):
-    """A store to read from, in which artifacts that were deleted by request are not there."""
+    """A store to read from at one moment: artifacts that were deleted by request are not there, manifests read once."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self._found: dict[tuple[str, str], Artifact | None] = {}
 
     def find(self, stage: str, key: str) -> Artifact | None:
         """The finished artifact of a key, or None: when it is not there, or its bytes were deleted by request."""
-        return None if self.deleted(stage, key) else super().find(stage, key)
+        if (stage, key) not in self._found:
+            self._found[stage, key] = None if self.deleted(stage, key) else super().find(stage, key)
+        return self._found[stage, key]
 
     def deleted(self, stage: str, key: str) -> bool:
         """Whether only a tombstone is left of an artifact."""

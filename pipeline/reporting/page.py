@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 
 from jinja2 import Environment
@@ -59,12 +60,22 @@ class Figure:
     """The same plot for narrow screens, when `svg` is a wide one."""
 
 
-def render(report: Report) -> str:
+@dataclass(frozen=True)
+class Component:
+    """A part of the page that brings its own style and script."""
+
+    markup: Markup
+    style: Markup
+    script: str
+
+
+def render(report: Report, rollouts: Component) -> str:
     """The page: self-contained, every value escaped, no script but those that its policy names."""
     template = _environment().get_template("report.html.j2")
     return template.render(
         report=report,
-        scripts=inline([own_script()]),
+        rollouts=rollouts,
+        scripts=inline([own_script(), rollouts.script]),
         chain=draw_chain(report.chain),
         score_plot=_score_plot(report.dev),
         reward_plots=_reward_plots(report.iterations, report.module_rewards),
@@ -84,6 +95,7 @@ def render(report: Report) -> str:
     )
 
 
+@cache
 def _environment() -> Environment:
     environment = open_templates()
     shown = (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
+from pipeline.reporting.clips import clip
 from pipeline.reporting.data import ModulePrompt, Prompts
 from pipeline.reporting.opened import OpenRun
-from pipeline.reporting.samples import clip
 from stages.contract import Artifact
 from stages.programs.prompts import STATE
 

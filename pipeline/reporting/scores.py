@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import polars as pl
 
+from pipeline.release.compare import compare, mean_score
 from pipeline.reporting.data import PolicyScore, SplitScores
 from pipeline.reporting.opened import OpenRun, frame
 from schemas.scores import SCORES
 from stages.contract import Artifact
 from stages.programs.figures import status_counts
-from stages.statistics import Interval, bootstrap_seed, example_means, mean_interval, paired_interval
+from stages.statistics import bootstrap_seed, example_means
 
 
 def collect_scores(run: OpenRun, split: str) -> SplitScores:
@@ -28,13 +29,13 @@ def collect_scores(run: OpenRun, split: str) -> SplitScores:
         )
         if not means:
             continue
-        to_first = _difference(means, seen[0], seed, resamples) if seen else None
-        to_previous = _difference(means, seen[-1], seed, resamples) if seen else None
+        to_first = compare(means, seen[0], seed, resamples) if seen else None
+        to_previous = compare(means, seen[-1], seed, resamples) if seen else None
         rows.append(
             PolicyScore(
                 position=position,
                 policy=policy,
-                score=mean_interval(means, seed, resamples),
+                score=mean_score(tuple(means.values()), seed, resamples),
                 rows=len(table),
                 failed=table["score"].null_count(),
                 failures=_failures(table),
@@ -58,8 +59,3 @@ def _parts(artifact: Artifact) -> dict[str, float]:
     """Means of the metric's named parts, as the evaluate stage summed them up."""
     parts = artifact.manifest.metrics.get("parts") or {}
     return {str(name): float(mean) for name, mean in sorted(parts.items()) if mean is not None}
-
-
-def _difference(a: dict[str, float], b: dict[str, float], seed: int, resamples: int) -> Interval | None:
-    """The paired difference, or None where the two were scored on different examples (after a change of recipe)."""
-    return paired_interval(a, b, seed, resamples) if a.keys() == b.keys() else None

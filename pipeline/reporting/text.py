@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from markupsafe import Markup
 
-from pipeline.reporting.data_samples import Clipped
+from pipeline.reporting.clips import Clipped
 from stages.statistics import Interval
 
 ABSENT = "\u2013"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pipeline.browsing.section import script
 from pipeline.progress import Reporter
 from pipeline.reporting.scripts import own_script
 from pipeline.runfile import RunFile, write_run
@@ -30,7 +31,9 @@ Tables = dict[str, tuple[TableSpec, Rows]]
 
 def written(page: str) -> str:
     """A page without the scripts that the report itself brings."""
-    return page.replace(f"<script>{own_script()}</script>", "")
+    for own in (own_script(), script()):
+        page = page.replace(f"<script>{own}</script>", "")
+    return page.replace('<script type="application/json" class="rb-data">', "")
 
 
 class RunWriter:

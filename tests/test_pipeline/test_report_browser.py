@@ -41,7 +41,7 @@ def test_injected_markup_stays_text_when_a_browser_reads_the_page(browser: Brows
     page = browser.open(report)
     assert page.value("document.title") == "made-up: mmgrpo report"
     assert page.value("document.querySelectorAll('img, iframe, object, embed, link, base').length") == 0
-    assert page.value("document.scripts.length") == 1
+    assert page.value("[...document.scripts].map((script) => script.type)") == ["application/json", "", ""]
     handlers = (
         "[...document.querySelectorAll('*')].filter((e) => e.getAttributeNames().some((n) => n.startsWith('on')))"
     )

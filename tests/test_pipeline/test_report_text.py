@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.reporting.data_samples import Clipped
-from pipeline.reporting.samples import clip
+from pipeline.reporting.clips import Clipped, clip
 from pipeline.reporting.text import bounds, clipped, count, duration, figure, number, plain, share, signed, visible
 from stages.statistics import Interval
 
