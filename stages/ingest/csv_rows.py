@@ -15,7 +15,7 @@ import fsspec
 
 from schemas.addresses import without_secrets
 from stages.ingest.normal import Refused
-from stages.ingest.packed import Unpacked
+from stages.ingest.packed import Unpacked, as_utf8
 from stages.ingest.read import WHOLE, Value
 
 _NAME = re.compile(r"[A-Za-z_][\w .:/\[\]()-]{0,99}")
@@ -38,7 +38,7 @@ def csv_values(address: str) -> Iterator[Value | Refused] | None:
 def _opened(raw: IO[bytes]) -> io.BufferedReader | None:
     start = raw.read(4)
     raw.seek(0)
-    return None if start[:2] == b"PK" or start == b"PAR1" else io.BufferedReader(Unpacked(raw, start), _HEADER)
+    return None if start[:2] == b"PK" or start == b"PAR1" else as_utf8(Unpacked(raw, start))
 
 
 def _separator(head: bytes) -> str | None:
@@ -61,7 +61,7 @@ def _rows(address: str, separator: str) -> Iterator[Value | Refused]:
     with fsspec.open(address, "rb") as raw:
         plain = Unpacked(raw, raw.read(4))
         raw.seek(0)
-        text = io.TextIOWrapper(io.BufferedReader(plain), encoding="utf-8-sig", errors="replace", newline="")
+        text = io.TextIOWrapper(as_utf8(plain), encoding="utf-8-sig", errors="replace", newline="")
         rows = csv.reader(_without_nulls(text), delimiter=separator)
         names: list[str] = []
         try:

@@ -121,7 +121,11 @@ def _all_splits() -> tuple[str, ...]:
 
 
 def _format_of(value: Value) -> Format | None:
-    return next((known for known in formats().values() if known.recognises(value.value, value.shape)), None)
+    held = value.value
+    found = next((known for known in formats().values() if known.recognises(held, value.shape)), None)
+    if found is None and value.shape == "lines" and isinstance(held, list) and held:
+        return _format_of(Value(held[0], "array", value.where))
+    return found
 
 
 def _shown(value: Any) -> str:
@@ -144,10 +148,11 @@ def read_items(address: str, known: Format) -> Iterator[Item]:
         if isinstance(value, Refused):
             yield value
             continue
-        try:
-            yield from known.read(value.value, value.where)
-        except (DataError, *BROKEN) as error:
-            yield refusal(error, value.where)
+        for one in _each(value, known):
+            try:
+                yield from known.read(one, value.where)
+            except (DataError, *BROKEN) as error:
+                yield refusal(error, value.where)
 
 
 def opened(known: Format, address: str) -> Iterator[Value | Refused] | None:
@@ -162,6 +167,13 @@ def opened(known: Format, address: str) -> Iterator[Value | Refused] | None:
 def _by_bytes(known: Format, address: str) -> Iterator[Value | Refused] | None:
     opens: Callable[[str], Iterator[Value | Refused] | None] | None = getattr(known, "values_of", None)
     return None if opens is None else opens(address)
+
+
+def _each(value: Value, known: Format) -> list[Any]:
+    """The value; of a line that is a list of values, as logs of batches are, each of them."""
+    held = value.value
+    listed = value.shape == "lines" and isinstance(held, list) and not getattr(known, "WHOLE", False)
+    return held if listed and not known.recognises(held, value.shape) else [held]
 
 
 def _gathered(values: Iterator[Value | Refused], address: str) -> Iterator[Value | Refused]:

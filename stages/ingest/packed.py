@@ -1,7 +1,11 @@
-"""Bytes out of gzip or zstd, or as they are. A file that is cut short gives what comes before, and then says so."""
+"""Bytes out of gzip or zstd, or as they are. A file that is cut short gives what comes before, and then says so.
+
+Text in UTF-16 or UTF-32 becomes UTF-8.
+"""
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import zlib
@@ -49,6 +53,42 @@ class Unpacked(io.RawIOBase):
             return 0
         buffer[: len(data)] = data
         return len(data)
+
+
+_CODES = {
+    codecs.BOM_UTF32_LE: "utf-32",  # whose mark begins with that of UTF-16
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+
+
+def as_utf8(plain: Unpacked) -> Any:
+    """The bytes as a buffered stream, in UTF-8 where the mark at their start names another code."""
+    stream: Any = io.BufferedReader(plain)
+    start = stream.peek(4)[:4]
+    code = next((code for mark, code in _CODES.items() if start.startswith(mark)), None)
+    return stream if code is None else io.BufferedReader(_Recoded(stream, code))
+
+
+class _Recoded(io.RawIOBase):
+    """Text of another code as UTF-8; what is none in its code becomes U+FFFD."""
+
+    def __init__(self, stream: IO[bytes], code: str) -> None:
+        self._stream, self._held = stream, b""
+        self._decoder = codecs.getincrementaldecoder(code)(errors="replace")
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer; 0 at the end."""
+        while not self._held and (data := self._stream.read(_STEP)):
+            self._held = self._decoder.decode(data).encode(errors="replace")
+        size = min(len(buffer), len(self._held))
+        buffer[:size], self._held = self._held[:size], self._held[size:]
+        return size
 
 
 class _Frames:

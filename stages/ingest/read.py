@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,13 +23,16 @@ import orjson
 from schemas.addresses import without_secrets
 from schemas.errors import DataError
 from stages.ingest.normal import Refused
-from stages.ingest.packed import Unpacked
+from stages.ingest.packed import Unpacked, as_utf8
 
 WHOLE = 64 << 20
 """A document of at most so many bytes is parsed at once; of a larger one, item after item."""
 LINE = 256 << 20
 """Longest line of JSON lines, in bytes."""
 _PARQUET = b"PAR1"
+_SEPARATOR = b"\x1e"
+"""Stands before each value of a sequence of JSON texts (RFC 7464)."""
+_DECODER, _SPACE = json.JSONDecoder(), re.compile(r"[\s\x1e\ufeff]*")
 Shape = Literal["object", "array", "lines", "rows"]
 """Where a value stood: alone in its file, in an array, on a line of its own, or in a table."""
 
@@ -89,7 +93,7 @@ def read_values(address: str, split: tuple[str, ...] = ()) -> Iterator[Value | R
                 yield Refused("zip", f"a zip archive: {detail}", shown)
             else:
                 plain = Unpacked(raw, start)
-                yield from _values(io.BufferedReader(plain), shown, split)
+                yield from _values(as_utf8(plain), shown, split)
                 if plain.failure:
                     yield Refused("not_readable", plain.failure, shown)
     except Exception as error:
@@ -210,7 +214,7 @@ def _lines(stream: Any, address: str) -> Iterator[Value | Refused]:
         if not line.strip():
             continue
         try:
-            yield Value(parse(line), "lines", where)
+            yield Value(parse(line.lstrip(_SEPARATOR)), "lines", where)
         except ValueError as error:
             yield Refused("not_json", str(error), where)
 
@@ -243,6 +247,9 @@ def _object(stream: _Chained, address: str, split: tuple[str, ...]) -> Iterator[
         else:
             yield Value(value, "object", address)
             return
+    if _goes_on(start):
+        yield from _documents(start, stream, rest, address)
+        return
     if not split:
         reason = refusal or f"one object of more than {WHOLE >> 20} MiB, of a format that is read whole"
         yield Refused("not_json" if refusal else "too_large", reason, address)
@@ -252,11 +259,38 @@ def _object(stream: _Chained, address: str, split: tuple[str, ...]) -> Iterator[
         yield item if isinstance(item, Refused) else Value({key: [item[0]]}, "object", item[1])
 
 
+def _goes_on(start: bytes) -> bool:
+    """Whether a document ends within these bytes, and something else follows."""
+    try:
+        _, end = _DECODER.raw_decode(start.decode(errors="replace"))
+    except (ValueError, RecursionError):
+        return False
+    return end < len(start)
+
+
+def _documents(start: bytes, stream: _Chained, rest: bytes, address: str) -> Iterator[Value | Refused]:
+    """Documents that follow each other, each over any number of lines; where one breaks off, those before are kept."""
+    if rest:
+        found = _items(_Chained(start + rest, io.BufferedReader(stream)), "", address)
+        yield from (item if isinstance(item, Refused) else Value(item[0], "lines", item[1]) for item in found)
+        return
+    text, place, number = start.decode(errors="surrogateescape"), 0, 0
+    while place < len(text):
+        number += 1
+        try:
+            value, place = _DECODER.raw_decode(text, place)
+        except (ValueError, RecursionError) as error:
+            yield Refused("not_json", f"after item {number - 1}: {error}", address)
+            return
+        yield Value(value, "lines", f"{address}, item {number}")
+        place = _SPACE.match(text, place).end()  # type: ignore[union-attr]
+
+
 def _items(stream: _Chained, prefix: str, address: str) -> Iterator[tuple[Any, str] | Refused]:
     """The items of a list in a document, one at a time; where the document breaks off, what came before is kept."""
     place = 0
     try:
-        for item in ijson.items(stream, prefix, use_float=True):
+        for item in ijson.items(stream, prefix, use_float=True, multiple_values=not prefix):
             place += 1
             yield item, f"{address}, item {place}"
     except (ijson.JSONError, ijson.IncompleteJSONError, UnicodeDecodeError) as error:
