@@ -28,8 +28,10 @@ class Bounds:
     """Tokens of a completion."""
 
 
+SHORT = 70
+"""Characters of JSON that need no second line."""
 SAMPLE = Bounds(calls=10, messages=6, message=1200, completion=2000, field=800, tokens=400)
-WHOLE = Bounds(calls=200, messages=200, message=50_000, completion=100_000, field=50_000, tokens=5_000)
+WHOLE = Bounds(calls=100, messages=60, message=20_000, completion=60_000, field=20_000, tokens=4_000)
 
 
 def clip(text: str, most: int) -> Text:
@@ -56,5 +58,8 @@ def laid_out(value: str | None, most: int) -> Text | None:
 
 
 def content(value: Any, most: int) -> Text:
-    """Text as it is; anything else (parts of a message, structured fields) as JSON."""
-    return clip(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1), most)
+    """Text as it is; anything else (parts of a message, structured fields) as JSON, on one line where that is short."""
+    if isinstance(value, str):
+        return clip(value, most)
+    line = json.dumps(value, ensure_ascii=False)
+    return clip(line if len(line) <= SHORT else json.dumps(value, ensure_ascii=False, indent=1), most)

@@ -19,6 +19,14 @@ def host_allowed(hosts: Sequence[str] | None, port: int) -> bool:
     return hosts is not None and len(hosts) == 1 and hosts[0].strip().lower() in names
 
 
+def wanted_by_itself(site: str | None, mode: str | None) -> bool:
+    """Whether the page of this server, or a person, asks: browsers say it in Sec-Fetch-Site and Sec-Fetch-Mode.
+
+    Cookies do not tell ports apart: without this, a page of another local server could ask with the person's cookie.
+    """
+    return site not in {"cross-site", "same-site"} or mode == "navigate"
+
+
 def token_fits(given: str | None, token: str) -> bool:
     """Whether a token is the right one; the time that it takes says nothing about it."""
     return given is not None and hmac.compare_digest(given.encode(errors="replace"), token.encode())

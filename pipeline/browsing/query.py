@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from pipeline.browsing.bounds import laid_out
-from pipeline.browsing.sources import Rolled, rolled, scan
+from pipeline.browsing.sources import Rolled, reading, rolled, scan
 from pipeline.browsing.trajectory import inputs_of
 from pipeline.reporting.opened import OpenRun
 from schemas.errors import RecipeError
@@ -89,8 +89,13 @@ def page_of(run: OpenRun, filters: Filters, page: int) -> dict[str, Any]:
     """A page of the rollouts that fit: `rows`, how many fit in `total`, `page` (from 1) and `pages`.
 
     Raises:
-        ContractError: naming the file, when a table cannot be read.
+        DataError: when a table cannot be read.
     """
+    with reading(run.folder):
+        return _page_of(run, filters, page)
+
+
+def _page_of(run: OpenRun, filters: Filters, page: int) -> dict[str, Any]:
     items = rolled(run)
     wanted = [place for place, item in enumerate(items) if filters.iteration in {None, _name(item.iteration)}]
     frames = [_fitting(run, items[place], filters).with_columns(place=pl.lit(place, pl.Int32)) for place in wanted]
@@ -104,7 +109,16 @@ def page_of(run: OpenRun, filters: Filters, page: int) -> dict[str, Any]:
 
 
 def facets(run: OpenRun) -> dict[str, Any]:
-    """What can be filtered by: iterations, modules, statuses, sources, and the range of rewards."""
+    """What can be filtered by: iterations, modules, statuses, sources, and the range of rewards.
+
+    Raises:
+        DataError: when a table cannot be read.
+    """
+    with reading(run.folder):
+        return _facets(run)
+
+
+def _facets(run: OpenRun) -> dict[str, Any]:
     items = rolled(run)
     if not items:
         return {"iterations": [], "modules": [], "statuses": [], "sources": [], "low": None, "high": None, "total": 0}

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from pipeline.browsing.bounds import SAMPLE, Text
 from pipeline.browsing.embed import Packer
 from pipeline.browsing.sample import Choice, Pick, choose
+from pipeline.browsing.sources import reading
 from pipeline.browsing.tokens import Vocabulary
 from pipeline.browsing.trajectory import Record, trajectories
 from pipeline.reporting.opened import OpenRun, open_run
@@ -35,7 +36,8 @@ def rollout_section(run: Path) -> Markup:
         DataError: naming the file, when run.json, a manifest or a table is damaged.
     """
     opened = open_run(run)
-    choice = choose(opened)
+    with reading(run):
+        choice = choose(opened)
     packer = Packer(BYTES)
     taken = [record for record in _records(opened, choice) if packer.add(record)]
     order = sorted(range(len(taken)), key=lambda place: _order(taken[place]))

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from pipeline.browsing.answers import HEADERS, Answer, answer
-from pipeline.browsing.guard import HOST, cookie_name, cookie_of, host_allowed, token_fits
+from pipeline.browsing.guard import HOST, cookie_name, cookie_of, host_allowed, token_fits, wanted_by_itself
 from pipeline.browsing.live import Live
 from schemas.errors import RecipeError
 
@@ -80,6 +80,9 @@ class Handler(BaseHTTPRequestHandler):
         if url is None or url.netloc or url.scheme or len(self.path) > LONGEST_QUERY:
             self._send(Answer("This is no request of the report's.", status=HTTPStatus.BAD_REQUEST))
             return
+        if not wanted_by_itself(self.headers.get("Sec-Fetch-Site"), self.headers.get("Sec-Fetch-Mode")):
+            self._send(Answer("Another page asks for this.", status=HTTPStatus.FORBIDDEN))
+            return
         query = dict(parse_qsl(url.query, keep_blank_values=False, errors="replace"))
         given = query.pop("token", None)
         came = given if given is not None else cookie_of(self.headers.get("Cookie"), cookie_name(port))
@@ -109,7 +112,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", f"{found.kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
         """Errors of the protocol as plain text. A method that is not known here is one that is not allowed."""
@@ -132,8 +136,8 @@ def serve(folder: Path, port: int) -> int:
         DataError: when the run folder is damaged.
     """
     with ReportServer(folder, port) as server:
-        print(f"Rollouts: {server.address}\nFor this machine only; Ctrl-C ends it.", flush=True)
         try:
+            print(f"Rollouts: {server.address}\nFor this machine only; Ctrl-C ends it.", flush=True)
             server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
             print("\nEnded.")

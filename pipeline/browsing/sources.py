@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import polars as pl
+import pyarrow as pa
 
 from pipeline.jobs import stage_of
 from pipeline.reporting.opened import OpenRun, table_files
+from schemas.errors import DataError, MmgrpoError
 from schemas.parquet import preflight
 from schemas.table import TableSpec
 from stages.contract import Artifact
@@ -31,6 +36,25 @@ class Grouped:
     train: Artifact | None
     sources: frozenset[str]
     """Digests of the rollout artifacts that took part."""
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """Errors of damaged tables of a run as errors for people.
+
+    Raises:
+        DataError: naming the run folder.
+    """
+    try:
+        yield
+    except MmgrpoError:
+        raise
+    except (pl.exceptions.PolarsError, pa.ArrowException, OSError, ValueError) as error:
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError(
+            f"{folder}: a table of its rollouts or groups cannot be read ({first}). `mmgrpo verify {folder}` names the "
+            "file: restore it, or delete its artifact folder and run again."
+        ) from None
 
 
 def rolled(run: OpenRun) -> list[Rolled]:

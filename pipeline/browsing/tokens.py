@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,10 +37,7 @@ class Vocabulary:
         if digest is None:
             return None
         if self._known is None:
-            self._known = {}
-            for folder in folders(self._base):
-                found, cut = _read(folder)
-                self._known.setdefault(found, cut)
+            self._known = dict(map(_read, folders(self._base)))
         return self._known.get(digest)
 
 
@@ -49,17 +48,31 @@ def folders(base: str) -> Iterator[Path]:
         yield from sorted(cache.glob(f"{SMOLLM2}-*/"))
     elif base.partition(":")[0] == TINY:
         yield from sorted(cache.glob(f"{TINY}-*/"))
-    elif Path(base).expanduser().is_dir():
-        yield Path(base).expanduser()
+    elif (folder := _expanded(base)).is_dir():
+        yield folder
     elif base.count("/") == 1:
-        from huggingface_hub import try_to_load_from_cache
+        yield from _downloaded(base)
 
-        name, _, revision = base.partition("@")
+
+def _expanded(base: str) -> Path:
+    """A folder's name; of a user whom this machine does not know, as it is."""
+    with contextlib.suppress(RuntimeError):
+        return Path(base).expanduser()
+    return Path(base)
+
+
+def _downloaded(base: str) -> Iterator[Path]:
+    """The folder in the hub's cache, when it was downloaded before."""
+    from huggingface_hub import try_to_load_from_cache
+
+    name, _, revision = base.partition("@")
+    with contextlib.suppress(ValueError):  # no name of the hub's
         found = try_to_load_from_cache(name, "tokenizer.json", revision=revision or None)
         if isinstance(found, str):
             yield Path(found).parent
 
 
+@cache
 def _read(folder: Path) -> tuple[str, Pieces | None]:
     """The digest of a folder's tokenizer and what cuts by it; None where it cannot be read."""
     from tokenizers import Tokenizer

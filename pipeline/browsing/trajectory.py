@@ -11,7 +11,7 @@ import polars as pl
 from pipeline.browsing.bounds import WHOLE, Bounds, clip, content, ends, laid_out
 from pipeline.browsing.fates import Place, fates
 from pipeline.browsing.rows import call_rows
-from pipeline.browsing.sources import Rolled, grouped, rolled, scan
+from pipeline.browsing.sources import Rolled, grouped, reading, rolled, scan
 from pipeline.browsing.tokens import Vocabulary, halves
 from pipeline.reporting.opened import OpenRun
 from schemas.errors import RecipeError
@@ -46,8 +46,15 @@ def trajectories(
     """Those of some rollouts that an artifact has, by (example_id, rollout_index, rollout_id).
 
     Raises:
-        ContractError: naming the file, when a table cannot be read.
+        DataError: when a table cannot be read.
     """
+    with reading(run.folder):
+        return _trajectories(run, item, ids, bounds, vocabulary)
+
+
+def _trajectories(
+    run: OpenRun, item: Rolled, ids: Sequence[str], bounds: Bounds, vocabulary: Vocabulary
+) -> list[Record]:
     mine = pl.col("rollout_id").is_in(list(ids))
     columns = [*_ROLLOUT, "reward_parts", "error", "output"]
     rows = scan(item.artifact, ROLLOUTS).select(columns).filter(mine).sort("example_id", "rollout_index", "rollout_id")
@@ -56,7 +63,7 @@ def trajectories(
         return []
     inputs = inputs_of(run, item, [row["example_id"] for row in found])
     became = fates(grouped(run), item.artifact, [row["rollout_id"] for row in found])
-    calls = _calls(item, ids, bounds, vocabulary, became)
+    made, calls = _calls(item, ids, bounds, vocabulary, became)
     return [
         {
             **{name: row[name] for name in _ROLLOUT},
@@ -66,8 +73,8 @@ def trajectories(
             "output": laid_out(row["output"], bounds.field),
             "inputs": laid_out(inputs.get(row["example_id"]), bounds.field),
             "excluded": became.get((row["rollout_id"], None), []),
-            "calls_made": len(calls.get(row["rollout_id"], [])),
-            "calls": ends(calls.get(row["rollout_id"], []), bounds.calls),
+            "calls_made": made.get(row["rollout_id"], 0),
+            "calls": calls.get(row["rollout_id"], []),
         }
         for row in found
     ]
@@ -89,13 +96,18 @@ def _calls(
     bounds: Bounds,
     vocabulary: Vocabulary,
     became: dict[Place, list[dict[str, Any]]],
-) -> dict[str, list[Record]]:
-    calls: dict[str, list[Record]] = {}
+) -> tuple[dict[str, int], dict[str, list[Record]]]:
+    """By rollout: how many calls it made, and those that are shown."""
+    rows: dict[str, list[dict[str, Any]]] = {}
     for row in call_rows(item.artifact, ids, ["rollout_id", *_CALL, *_LONG]):
-        place = row["rollout_id"], row["call_index"]
-        call = {name: row[name] for name in _CALL} | {"fates": became.get(place, [])}
-        calls.setdefault(row["rollout_id"], []).append(call | _texts(row, bounds, vocabulary))
-    return calls
+        rows.setdefault(row["rollout_id"], []).append(row)
+
+    def call(row: dict[str, Any]) -> Record:
+        fates_ = became.get((row["rollout_id"], row["call_index"]), [])
+        return {name: row[name] for name in _CALL} | {"fates": fates_} | _texts(row, bounds, vocabulary)
+
+    shown = {name: [call(row) for row in ends(own, bounds.calls)] for name, own in rows.items()}
+    return {name: len(own) for name, own in rows.items()}, shown
 
 
 def _texts(row: dict[str, Any], bounds: Bounds, vocabulary: Vocabulary) -> Record:
@@ -116,11 +128,21 @@ def _messages(name: str, text: str | None, bounds: Bounds) -> Record:
     if text is None:
         return {name: None, f"{name}_made": 0}
     messages = json.loads(text)
-    shown = [
-        {"role": str(item.get("role", "")), "text": content(item.get("content"), bounds.message)}
-        for item in ends(messages, bounds.messages)
-    ]
-    return {name: shown, f"{name}_made": len(messages)}
+    return {
+        name: [_message(item, bounds.message) for item in ends(messages, bounds.messages)],
+        f"{name}_made": len(messages),
+    }
+
+
+def _message(item: dict[str, Any], most: int) -> Record:
+    """Role and text of a message; what it has beside them, such as tool calls, as JSON below the text."""
+    more = {name: value for name, value in item.items() if name not in {"role", "content"}}
+    text = item.get("content") if not more else f"{_plain(item.get('content'))}\n{_plain(more)}"
+    return {"role": str(item.get("role", "")), "text": content(text, most)}
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _tokens(row: dict[str, Any], bounds: Bounds, vocabulary: Vocabulary) -> Record:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -223,7 +224,8 @@ def test_ends_keep_order_and_number(items: list[int], most: int):
 
 def test_text_that_is_no_json_is_shown_as_it_is():
     assert laid_out("{not json", 50) == "{not json"
-    assert laid_out('{"a": 1}', 50) == '{\n "a": 1\n}'
+    assert laid_out('{"a":1}', 50) == '{"a": 1}'
+    assert laid_out(json.dumps({"a": "x" * 70}), 90) == '{\n "a": "' + "x" * 70 + '"\n}'
     assert laid_out("[" * 100_000, 10) == {"head": "[" * 5, "left_out": 99_990, "tail": "[" * 5}
     assert laid_out(None, 50) is None
 

@@ -125,7 +125,7 @@ def test_no_path_leads_to_a_file(server: ReportServer, path: str):
 
 @pytest.mark.parametrize(
     "target",
-    ["http://evil.example/", "http://127.0.0.1/run.json", "/" + "a" * 5000, "*", "evil.example:80", "http://["],
+    ["http://evil.example/", "http://127.0.0.1/run.json", "/" + "a" * 5000, "*", "evil.example:80"],
 )
 def test_targets_of_other_kinds_and_endless_ones_are_refused(server: ReportServer, target: str):
     assert ask(server, target)[0] in {400, 403, 404}
@@ -139,6 +139,14 @@ def test_the_token_of_the_address_becomes_a_cookie_that_scripts_and_other_sites_
     assert kept.startswith(f"{cookie_name(server.server_port)}={server.token};")
     assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= {part.strip() for part in kept.split(";")}
     assert "set-cookie" not in ask(server, "/")[1]
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_pages_of_other_sites_and_other_ports_get_nothing_even_with_the_cookie(server: ReportServer, site: str):
+    headers = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "no-cors"}
+    assert ask(server, "/api/rollouts", **headers)[0] == 403
+    assert ask(server, "/api/rollouts", **headers | {"Sec-Fetch-Site": "same-origin"})[0] == 200
+    assert ask(server, "/", **headers | {"Sec-Fetch-Mode": "navigate"})[0] == 200  # a link that a person follows
 
 
 def test_tokens_differ_from_server_to_server_and_cannot_be_guessed(run: Path):
@@ -206,9 +214,15 @@ def test_a_client_that_says_nothing_or_goes_away_does_not_hold_others_up(
     )
     gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     gone.close()
-    for junk in (b"\x16\x03\x01\x02\x00\x01\n", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"x" * 70_000 + b"\r\n\r\n"):
+    for junk in (
+        b"\x16\x03\x01\x02\x00\x01\n",
+        b"GET\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET http://[ HTTP/1.1\r\nHost: %b\r\n\r\n",
+        b"x" * 70_000 + b"\r\n\r\n",
+    ):
         with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as raw:
-            raw.sendall(junk)
+            raw.sendall(junk.replace(b"%b", f"127.0.0.1:{server.server_port}".encode()))
             raw.shutdown(socket.SHUT_WR)
             told = raw.recv(1 << 16)
             assert b" 200 " not in told[:100]
@@ -237,6 +251,25 @@ def test_a_run_that_goes_on_is_seen_without_a_restart(tmp_path: Path):
         status, _, body = ask(server, "/api/facets")
         assert status == 500
         assert "run.json" in body
+        server.shutdown()
+
+
+def test_a_damaged_table_is_an_error_that_says_what_to_do(tmp_path: Path):
+    folder = whole_run(tmp_path, iterations=1)
+    build_report(folder)
+    with ReportServer(folder) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        row = json.loads(ask(server, "/api/rollouts")[2])["rows"][0]
+        path = next((folder / "artifacts" / "rollout").glob("*/invocations.parquet"))
+        data = path.read_bytes()
+        for damaged in (data[: len(data) // 2], b"", data[:4] + bytes(len(data) - 400) + data[-396:]):
+            path.write_bytes(damaged)
+            for asked in ("/api/facets", "/api/rollouts?module=act", f"/api/rollout/{row['rollout_id']}"):
+                status, _, body = ask(server, asked)
+                assert status == 500
+                assert "invocations.parquet" in body or f"mmgrpo verify {folder}" in body
+        path.unlink()
+        assert ask(server, "/api/facets")[0] == 500
         server.shutdown()
 
 

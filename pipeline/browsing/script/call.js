@@ -42,8 +42,8 @@ function promptElement(name, messages, made) {
   return make("details", {}, make("summary", {}, `${name}, ${plural(made, "message")}`), rows);
 }
 
-/** A call as an item of the timeline. `mode`: what tokens are coloured by. */
-function callElement(call, mode, id) {
+/** A call as an item of the timeline. */
+function callElement(call, id) {
   const advantage = advantageOf(call);
   const facts = [call.token_count === null ? null : plural(call.token_count, "token"),
     call.logprob_mean === null ? null : `mean log-probability ${number(call.logprob_mean, 2)}`, leastLikely(call)];
@@ -56,7 +56,7 @@ function callElement(call, mode, id) {
     call.student_messages ? promptElement("Prompt that the student is trained on", call.student_messages,
       call.student_messages_made) : null,
     make("p", { class: "rb-role" }, "completion"),
-    completionElement(call, mode),
+    completionElement(call),
     make("p", { class: "rb-muted" }, visible(facts.filter(Boolean).join(" · "))),
     make("ul", { class: "rb-fates" }, call.fates.map((fate) => make("li", {}, visible(fateText(fate))))));
 }

@@ -58,33 +58,29 @@ function modeElement(mode, name, change) {
 
 /** Fill `place` with a record. `back` leads to the list. */
 function showRecord(place, record, state, back) {
-  const redraw = (mode) => {
+  const id = (index) => `${state.id}-call-${index}`;
+  const jump = (index) => {
+    const call = document.getElementById(id(index));
+    call.scrollIntoView({ block: "start" });
+    call.focus({ preventScroll: true });
+  };
+  const legend = make("div", {}, legendElement(state.mode));
+  const shade = (mode) => {
     state.mode = mode;
-    const opened = [...place.querySelectorAll(".rb-call details")].map((item) => item.open);
-    draw();
-    place.querySelectorAll(".rb-call details").forEach((item, index) => { item.open = opened[index]; });
-    place.querySelector(`input[value="${mode}"]`).focus();
+    place.dataset.mode = mode;
+    legend.replaceChildren(legendElement(mode));
   };
-  const draw = () => {
-    const id = (index) => `${state.id}-call-${index}`;
-    const jump = (index) => {
-      const call = document.getElementById(id(index));
-      call.scrollIntoView({ block: "start" });
-      call.focus({ preventScroll: true });
-    };
-    const leave = make("button", { type: "button", class: "rb-back" }, "Back to the list");
-    leave.addEventListener("click", back);
-    const reward = record.reward === null ? "no reward" : `reward ${number(record.reward)}`;
-    const title = `${when(record.iteration)}, ${reward}${record.status === "ok" ? "" : `, ${words(record.status)}`}`;
-    const calls = record.calls.map((call, index) => callElement(call, state.mode, id(index)));
-    if (record.calls_made > calls.length) {
-      calls.splice(Math.floor(calls.length / 2), 0, make("li", {}, leftOut(record.calls_made - calls.length, "call")));
-    }
-    place.replaceChildren(...[leave, make("h3", { tabindex: "-1" }, `Rollout ${plain(record.rollout_id.slice(0, 8))}: ${title}`),
-      factsElement(record),
-      record.calls.length ? [stepsElement(record, jump), modeElement(state.mode, `${state.id}-mode`, redraw),
-        legendElement(state.mode)] : make("p", {}, "It made no LM call."),
-      make("ol", { class: "rb-timeline" }, calls)].flat());
-  };
-  draw();
+  const leave = make("button", { type: "button", class: "rb-back" }, "Back to the list");
+  leave.addEventListener("click", back);
+  const reward = record.reward === null ? "no reward" : `reward ${number(record.reward)}`;
+  const title = `${when(record.iteration)}, ${reward}${record.status === "ok" ? "" : `, ${words(record.status)}`}`;
+  const calls = record.calls.map((call, index) => callElement(call, id(index)));
+  if (record.calls_made > calls.length) {
+    calls.splice(Math.floor(calls.length / 2), 0, make("li", {}, leftOut(record.calls_made - calls.length, "call")));
+  }
+  const tools = [stepsElement(record, jump), modeElement(state.mode, `${state.id}-mode`, shade), legend];
+  place.dataset.mode = state.mode;
+  place.replaceChildren(leave, make("h3", { tabindex: "-1" }, `Rollout ${plain(record.rollout_id.slice(0, 8))}: ${title}`),
+    factsElement(record), ...(calls.length ? tools : [make("p", {}, "It made no LM call.")]),
+    make("ol", { class: "rb-timeline" }, calls));
 }

@@ -37,30 +37,27 @@ function chance(logprob) {
   return `log-probability ${number(logprob, 2)}, ${share(Math.exp(logprob))}`;
 }
 
-function tokenElement(piece, logprob, mode, advantage) {
+function tokenElement(piece, logprob, advantage) {
   const known = logprob !== null && logprob !== undefined;
-  let style = "";
-  if (mode === "logprob" && known) style = ` ${likelihoodClass(logprob)}`;
-  if (mode === "advantage") style = ` ${advantageClass(advantage)}`;
+  const style = `${known ? ` ${likelihoodClass(logprob)}` : ""} ${advantageClass(advantage)}`;
   const title = [piece === "" ? "part of the character that ends after it" : null, known ? chance(logprob) : null,
     advantage === null ? null : `advantage ${signed(advantage)}`];
   const attributes = { class: `rb-tok${style}`, title: title.filter(Boolean).join("; ") || null };
   return make("span", attributes, piece === "" ? "\u00b7" : visible(piece));
 }
 
-/** The completion of a call, token by token where they are known. */
-function completionElement(call, mode) {
+/** The completion of a call, token by token where they are known. What shades it stands in `data-mode` further up. */
+function completionElement(call) {
   const box = make("pre", { class: "rb-completion", tabindex: "0", "aria-label": "completion" });
+  const advantage = advantageOf(call);
   if (!call.tokens) {
-    const style = mode === "advantage" ? advantageClass(advantageOf(call)) : "";
-    box.append(make("span", { class: style || null }, shown(call.completion)));
+    box.append(make("span", { class: `rb-tok ${advantageClass(advantage)}` }, shown(call.completion)));
     return box;
   }
   const { pieces, logprobs, left_out: missing, cut_at: cutAt } = call.tokens;
-  const advantage = advantageOf(call);
   pieces.forEach((piece, place) => {
     if (missing && place === cutAt) box.append(leftOut(missing, "token"));
-    box.append(tokenElement(piece, logprobs ? logprobs[place] : null, mode, advantage));
+    box.append(tokenElement(piece, logprobs ? logprobs[place] : null, advantage));
   });
   return box;
 }
