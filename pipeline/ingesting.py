@@ -8,18 +8,21 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.ingest_making import make, make_onto
+from pipeline.ingest_reading import Sources, Wanted, read_all, workers_for
+from pipeline.ingest_steps import Lying, Making
 from pipeline.jobs import key_of
 from pipeline.metering import meter_of
 from pipeline.progress import Reporter
 from pipeline.provenance import provenance
 from pipeline.recipes import LoadedRecipe
-from pipeline.redacting import redacted, redactor_of, traces_of
-from pipeline.snapshots import Seen, kept, parent_of
+from pipeline.redacting import redactor_of
+from pipeline.snapshots import parent_of
 from pipeline.store import PartialArtifact, Store
 from pipeline.texttable import cell
 from pipeline.tombstones import forgotten_in, refuse_deleted
@@ -33,80 +36,17 @@ from stages.examples import read_examples
 from stages.ingest import snapshot
 from stages.ingest.assemble import Assembler, Trace
 from stages.ingest.content import Content, content_of
-from stages.ingest.formats import AUTO, Format, format_named, read_items, recognise
 from stages.ingest.modules import Place, as_toml, place_of, suggest
-from stages.ingest.normal import Refused
 from stages.ingest.onto import Onto
-from stages.ingest.read import find_files
-from stages.ingest.redact import Redactor
 from stages.ingest.rescore import NoEngine, Rescorer
 from stages.ingest.rescore import identity as rescored_by
-from stages.ingest.spool import Spool
+from stages.ingest.spool import PARTS
 from stages.ingest.tokens import Encoder
 from stages.ingest.tree import Tree, grow
 from stages.programs.load import Program, identity_of, load_program
 
 if TYPE_CHECKING:
     from stages.engines.models import BaseModel
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What is to be read."""
-
-    addresses: tuple[str, ...]
-    """Files, folders, patterns, of any kind that fsspec knows."""
-    format: str = AUTO
-    """Of all files, or `auto`."""
-    rescore: bool = False
-    """Score the logged outputs with the program's metric."""
-    onto: Path | None = None
-    """A snapshot that the traces come onto."""
-
-
-@dataclass
-class Sources:
-    """What was read from where."""
-
-    files: dict[str, str] = field(default_factory=dict)
-    """Format by file; "" for one that was refused."""
-    refused: list[Refused] = field(default_factory=list)
-
-    def refuse(self, item: Refused) -> None:
-        """Note what could not be read; addresses lose the credentials that they hold."""
-        shown = {"where": without_secrets(item.where), "detail": without_secrets(item.detail)}
-        self.refused.append(replace(item, **shown))
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Refusals by reason."""
-        return dict(sorted(Counter(item.reason for item in self.refused).items()))
-
-
-def read_all(wanted: Wanted, spool: Spool, redactor: Redactor | None, reporter: Reporter) -> Sources:
-    """Read every file into the spool, what the recipe takes out of traces already taken out.
-
-    Raises:
-        RecipeError: for an unknown format.
-        DataError: for an address without a file.
-    """
-    sources = Sources()
-    given = None if wanted.format == AUTO else format_named(wanted.format)
-    files = list(dict.fromkeys(file for address in wanted.addresses for file in find_files(address)))
-    for number, file in enumerate(files, start=1):
-        known: Format | Refused = given or recognise(file)
-        sources.files[without_secrets(file)] = "" if isinstance(known, Refused) else known.NAME
-        if isinstance(known, Refused):
-            sources.refuse(known)
-            continue
-        for item in (redacted(item, redactor) for item in read_items(file, known)):
-            refused = item if isinstance(item, Refused) and item.trace is None else spool.add(item, known.NAME)
-            if isinstance(item, Refused):
-                refused = item
-            if refused is not None:
-                sources.refuse(refused)
-        reporter.update(number, len(files), "files", {"spans": spool.spans})
-    return sources
 
 
 def ingest(
@@ -128,18 +68,16 @@ def ingest(
     meter = meter_of("rescore" if wanted.rescore and _asks_the_base(loaded) else snapshot.NAME, execution)
     base = _base(loaded, execution)
     snapshot.secret_of(loaded.recipe)  # refused before anything is read
-    redactor, forgotten = redactor_of(loaded, execution), forgotten_in(folder)
-    with _spooled(folder) as spool:
-        reporter.start("reading traces")
-        sources = read_all(wanted, spool, redactor, reporter)
-        reporter.stop()
+    redactor, workers = redactor_of(loaded, execution), workers_for(wanted, execution)
+    with _spooled(folder) as spooled:
+        lying = Lying(spooled, forgotten_in(folder), redacted=redactor is not None)
+        sources, entries = read_all(wanted, lying, redactor, workers, reporter)
         _tell(sources, reporter)
-        if not spool.spans:
+        if not sources.spans:
             raise DataError(f"no trace in {without_secrets(', '.join(wanted.addresses))}: {_first(sources)}")
-        seen = Seen()
-        content = content_of(kept(traces_of(spool, redactor), forgotten, seen))
-        if seen.forgotten:
-            reporter.note(f"left out, since they were to be forgotten: {seen.forgotten} traces")
+        content = content_of(entries)
+        if sources.forgotten:
+            reporter.note(f"left out, since they were to be forgotten: {sources.forgotten} traces")
         program = load_program(loaded.recipe, loaded.root) if wanted.rescore else None
         params = _params(loaded, base, content, program)
         parent = None if wanted.onto is None else parent_of(wanted.onto, snapshot.recipe_slice(loaded.recipe), params)
@@ -152,15 +90,13 @@ def ingest(
         try:
             with store.begin(snapshot.NAME, key, reporter, meter) as out:
                 rescorer = None if program is None else _rescorer(loaded, execution, base, program)
-                metrics = snapshot.build(
-                    kept(traces_of(spool, redactor), forgotten),
-                    content,
-                    _assembler(loaded, base),
-                    loaded.recipe,
-                    out,
-                    rescorer=rescorer,
-                    onto=None if parent is None else Onto(parent.path, seen.kept, scored=program is None),
-                )
+                secret, dev = snapshot.secret_of(loaded.recipe), loaded.recipe.ingest.dev
+                making = partial(Making, lying, _assembler(loaded, base), secret)
+                if parent is None:
+                    metrics = make(making, content, rescorer, out, dev=dev, workers=workers)
+                else:
+                    onto = Onto(parent.path, {name for name, *_ in entries}, scored=program is None)
+                    metrics = make_onto(making, content, rescorer, out, dev=dev, onto=onto)
                 if parent is not None and not metrics["onto"].keys() & {"added", "replaced"}:
                     out.discard()
                     return parent, False
@@ -188,9 +124,10 @@ def suggest_modules(
 ) -> str:
     """Rules, as TOML, for the calls that no module is known for."""
     program, redactor = load_program(loaded.recipe, loaded.root), redactor_of(loaded, execution)
-    with _spooled(folder) as spool:
-        read_all(wanted, spool, redactor, reporter)
-        places = _nameless(traces_of(spool, redactor), loaded)
+    with _spooled(folder) as spooled:
+        lying = Lying(spooled, frozenset(), redacted=redactor is not None)
+        read_all(wanted, lying, redactor, workers_for(wanted, execution), reporter)
+        places = _nameless((trace for place in range(PARTS) for trace in lying.traces(place)), loaded)
         return as_toml(suggest(places, None if program.modules is None else list(program.modules)))
 
 
@@ -269,11 +206,11 @@ def _payload(loaded: LoadedRecipe, params: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _spooled(folder: Path) -> Iterator[Spool]:
-    """A spool beside the snapshots, where there is room for them, that is gone afterwards."""
+def _spooled(folder: Path) -> Iterator[Path]:
+    """A folder for spools beside the snapshots, where there is room for them, that is gone afterwards."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".spool-", dir=folder) as scratch:
-        yield Spool(Path(scratch) / "items")
+        yield Path(scratch)
 
 
 def _tell(sources: Sources, reporter: Reporter) -> None:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.recipes import LoadedRecipe
 from schemas.execution import Execution
-from stages.ingest.assemble import Trace
 from stages.ingest.entities import entity_finder
 from stages.ingest.normal import Item, Refused
 from stages.ingest.patterns import finders_of
-from stages.ingest.pseudonyms import numbered
 from stages.ingest.redact import Decode, Redactor
 from stages.ingest.snapshot import secret_of
-from stages.ingest.spool import Spool
 
 if TYPE_CHECKING:
     from stages.engines.models import BaseModel
@@ -58,8 +55,3 @@ def redacted(item: Item, redactor: Redactor | None) -> Item:
         return redactor.item(item)
     except RecursionError:
         return Refused("not_storable", "a value is nested too deeply", item.where, item.trace)
-
-
-def traces_of(spool: Spool, redactor: Redactor | None) -> Iterator[Trace]:
-    """The traces of a spool, with pseudonyms in the place of marks."""
-    return spool.traces() if redactor is None else map(numbered, spool.traces())

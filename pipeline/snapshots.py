@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pipeline.store import MANIFEST, check_files, read_manifest
-from pipeline.tombstones import refuse_deleted, tombstone_of, trace_digest
+from pipeline.tombstones import refuse_deleted, tombstone_of
 from schemas.errors import DataError, RecipeError
 from schemas.recipe import Recipe
 from stages.contract import Artifact
 from stages.ingest import snapshot
-from stages.ingest.assemble import Trace
-
-
-@dataclass
-class Seen:
-    """Of the traces of some files."""
-
-    kept: set[str] = field(default_factory=set)
-    """Their ids."""
-    forgotten: int = 0
-    """How many were left out, since they were to be forgotten."""
 
 
 def open_snapshot(folder: Path) -> Artifact:
@@ -87,14 +75,3 @@ def parent_of(folder: Path, recipe: Mapping[str, Any], params: Mapping[str, Any]
 
 _OWN = ("traces", "parent", "forgotten")
 """What each snapshot has of its own among the params."""
-
-
-def kept(traces: Iterator[Trace], forgotten: frozenset[str], seen: Seen | None = None) -> Iterator[Trace]:
-    """Traces but those that were to be forgotten, which may still lie in the files that they came from."""
-    seen = seen or Seen()
-    for trace in traces:
-        if trace_digest(trace.id) in forgotten:
-            seen.forgotten += 1
-            continue
-        seen.kept.add(trace.id)
-        yield trace

@@ -12,7 +12,10 @@ import math
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 _CHUNK = 1 << 20
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 
 
 def _check(value: object, path: str) -> None:
@@ -45,8 +48,15 @@ def canonical_json(value: Any) -> str:
     Raises:
         TypeError: for anything but None, bool, int, finite float, str, list, tuple and str-keyed dict.
     """
-    _check(value, "$")
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    # Two encoders in C refuse together what `_check` does, in a tenth of its time: orjson keys that are no text and
+    # text without UTF-8, `json` other types and numbers that are not finite. Whole numbers of more than 64 bits, which
+    # orjson does not know, are left to `_check`, which also says what is wrong where something is.
+    try:
+        orjson.dumps(value)
+        return _encode(value)
+    except (TypeError, ValueError):
+        _check(value, "$")
+        return _encode(value)
 
 
 def digest(value: Any) -> str:

@@ -94,6 +94,8 @@ class Execution(BaseModel):
     """Budget of computed tokens of one training micro-batch."""
     group_rows: Positive = 500_000
     """Invocations that the group stage may hold at once; a larger table is worked by ranges of example_id."""
+    ingest_workers: Positive | None = None
+    """Processes of `mmgrpo ingest`; default: one for each core, or one where there is little to read."""
     cache: str | None = None
     """Folder of converted models; default: `$MMGRPO_CACHE`, else the user's cache folder."""
     progress: Literal["auto", "bar", "plain", "off"] = "auto"

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from schemas.parquet import as_arrow
@@ -28,13 +29,13 @@ class PieceWriter:
         self._schema = spec.schema.with_metadata(metadata)
         self._writer = pq.ParquetWriter(path, self._schema, compression="zstd", compression_level=3)
 
-    def write(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Add rows.
+    def write(self, rows: pa.Table | Sequence[dict[str, Any]]) -> None:
+        """Add rows, as one piece.
 
         Raises:
             ContractError: with every broken rule, its count and three sample keys.
         """
-        if not rows:
+        if not len(rows):
             return  # an empty row group is something that some readers stumble over
         where = str(self._path)
         table = check_columns(as_arrow(rows, self._spec, where), self._spec, where)

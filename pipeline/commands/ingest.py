@@ -28,7 +28,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def do(options: argparse.Namespace) -> int:
     """`mmgrpo ingest RECIPE TRACES…`."""
-    from pipeline.ingesting import Wanted, account_of, ingest, suggest_modules
+    from pipeline.ingest_reading import Wanted
+    from pipeline.ingesting import account_of, ingest, suggest_modules
     from pipeline.progress import Reporter
     from pipeline.recipes import load_execution, load_recipe
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from stages.ingest.records import Record
@@ -38,6 +38,12 @@ class Account:
         self.modules.update(row["module"] for row in record.invocations)
         self.fidelity.update(row["fidelity"] for row in record.invocations)
         self.why.update(json.loads(record.trace["fidelity_reasons"]))
+
+    def add(self, other: Account) -> None:
+        """Add the counts of another account."""
+        for item in fields(self):
+            mine, its = getattr(self, item.name), getattr(other, item.name)
+            setattr(self, item.name, mine + its)
 
     def metrics(self) -> dict[str, Any]:
         """The counts, for the manifest."""

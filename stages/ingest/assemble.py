@@ -22,8 +22,9 @@ from stages.ingest.modules import module_of
 from stages.ingest.normal import Call, Refused, Score, Span
 from stages.ingest.own import call_columns, own_reward, rollout_columns, tokens_of_own
 from stages.ingest.rewards import parts_of, reward_of, values_of
+from stages.ingest.stored import canonical_bytes
 from stages.ingest.tokens import Encoder, Tokens
-from stages.ingest.tree import Tree, grow, once, plain
+from stages.ingest.tree import Tree, grow, once
 
 CACHED, NO_PROMPT, NO_CALLS, BROKEN = "cached", "no_prompt", "no_calls", "broken_spans"
 CALLS_LEFT_OUT = "all_calls_left_out"
@@ -172,7 +173,7 @@ class Assembler:
             "lm": "student",
             "inputs": None,
             "outputs": None,
-            "messages": canonical_json(plain([dict(said) for said in call.messages])),
+            "messages": canonical_bytes(call.messages).decode(),
             "completion": call.completion,
             "prompt_ids": _listed(tokens.prompt_ids),
             "completion_ids": _listed(tokens.completion_ids),
@@ -201,8 +202,8 @@ class Assembler:
         }
 
 
-def _listed(values: tuple[Any, ...] | None) -> list[Any] | None:
-    return None if values is None else list(values)
+def _listed(values: Sequence[Any] | None) -> list[Any] | None:
+    return values if values is None or isinstance(values, list) else list(values)
 
 
 def _trace_row(trace: Trace, tree: Tree | None, values: dict[str, list[float | None]]) -> dict[str, Any]:
@@ -277,7 +278,7 @@ def _tries_again(before: _Placed, now: _Placed) -> bool:
     if now.span.attempt is not None:
         return now.span.attempt > 0
     failed = before.span.error is not None or before.call.completion is None
-    return failed and plain(before.call.messages) == plain(now.call.messages)
+    return failed and before.call.messages == now.call.messages
 
 
 def _unsure(mine: Sequence[_Placed]) -> set[str]:

@@ -75,7 +75,10 @@ def sampling(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Sampling settings by the names that APIs give them, as fields of `Call`."""
 
     def first(*names: str) -> Any:
-        return next((settings[name] for name in names if settings.get(name) is not None), None)
+        for name in names:
+            if (found := settings.get(name)) is not None:
+                return found
+        return None
 
     return {
         "temperature": number(first("temperature")),

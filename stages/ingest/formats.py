@@ -25,7 +25,7 @@ from schemas.errors import DataError, RecipeError
 from stages.ingest.csv_rows import csv_values
 from stages.ingest.guard import BROKEN, refusal
 from stages.ingest.normal import Item, Refused
-from stages.ingest.read import Shape, Value, read_values
+from stages.ingest.read import Piece, Shape, Value, lines_of, pieces_of, read_values, size_of
 
 GROUP = "mmgrpo.trace_formats"
 BUILT_IN = (
@@ -143,7 +143,28 @@ def read_items(address: str, known: Format) -> Iterator[Item]:
         values = opened(known, address) or read_values(address, getattr(known, "SPLIT", ()))
     except OSError as error:
         yield Refused("not_readable", str(error), address)
-        return
+    else:
+        yield from _items(values, address, known)
+
+
+def pieces(address: str, known: Format) -> Iterator[Piece | Refused]:
+    """A file in pieces, in order, whose items by `piece_items` are those of the file."""
+    try:
+        whole = opened(known, address) is not None
+    except OSError as error:
+        yield Refused("not_readable", str(error), address)
+    else:
+        yield from [Piece(address, None, 0, size_of(address))] if whole else pieces_of(address)
+
+
+def piece_items(piece: Piece, known: Format) -> Iterator[Item]:
+    """The items of a piece of a file, as `read_items`."""
+    if piece.lines is None:
+        return read_items(piece.address, known)
+    return _items(lines_of(piece), piece.address, known)
+
+
+def _items(values: Iterator[Value | Refused], address: str, known: Format) -> Iterator[Item]:
     for value in _gathered(values, address) if getattr(known, "WHOLE", False) else values:
         if isinstance(value, Refused):
             yield value

@@ -19,18 +19,24 @@ _ROLES = {"gen_ai.system.message": "system", "gen_ai.user.message": "user", "gen
 _ROLES["gen_ai.tool.message"] = "tool"
 _CHOICE = "gen_ai.choice"
 _LISTS = ("events", "all_messages_events", "pydantic_ai.all_messages")
+_WHOLE = ("gen_ai.client.inference.operation.details", "gen_ai.content.prompt", "gen_ai.content.completion")
+_EVENTS = frozenset({*_ROLES, _CHOICE})
+_PREFIXES = ("gen_ai.input.messages", "gen_ai.output.messages", "gen_ai.prompt", "gen_ai.completion")
+
+
+def _tells(key: str) -> bool:
+    """Whether an attribute of this name may hold a prompt or an answer."""
+    return key.startswith(_PREFIXES) or key in _LISTS
 
 
 def asked_and_said(attributes: Mapping[str, Any], events: Sequence[Any]) -> tuple[Prompt | None, Answer | None]:
     """Prompt and answer; None where they were not logged."""
-    held = dict(attributes)
+    held = attributes
     for event in events:
-        if event.name in (
-            "gen_ai.client.inference.operation.details",
-            "gen_ai.content.prompt",
-            "gen_ai.content.completion",
-        ):
-            held |= event.attributes
+        if event.name in _WHOLE:
+            held = {**held, **event.attributes}
+    if not any(map(_tells, held)) and not any(event.name in _EVENTS for event in events):
+        return None, None
     prompt: Prompt | None = messages_of(held.get("gen_ai.input.messages"))
     answer = answer_of(held.get("gen_ai.output.messages")) if held.get("gen_ai.output.messages") else None
     if prompt is None:

@@ -127,7 +127,10 @@ def evaluation(attributes: Mapping[str, Any], trace: str, span: str | None, wher
 
 
 def _first(attributes: Mapping[str, Any], names: Sequence[str]) -> str | None:
-    return next((str(attributes[name]) for name in names if attributes.get(name) not in (None, "")), None)
+    for name in names:
+        if (found := attributes.get(name)) not in (None, ""):
+            return str(found)
+    return None
 
 
 def _metadata(attributes: Mapping[str, Any]) -> dict[str, Any]:

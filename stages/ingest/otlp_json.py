@@ -89,7 +89,10 @@ def _raw(span: Mapping[str, Any], scope: str, where: str) -> RawSpan:
 
 
 def _either(span: Mapping[str, Any], *names: str) -> Any:
-    return next((span[name] for name in names if span.get(name) is not None), None)
+    for name in names:
+        if (found := span.get(name)) is not None:
+            return found
+    return None
 
 
 def plain(attributes: Any) -> dict[str, Any]:

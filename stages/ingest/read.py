@@ -29,7 +29,9 @@ WHOLE = 64 << 20
 """A document of at most so many bytes is parsed at once; of a larger one, item after item."""
 LINE = 256 << 20
 """Longest line of JSON lines, in bytes."""
-_PARQUET = b"PAR1"
+BLOCK = 8 << 20
+"""Bytes of lines of one piece, and the rest of its last line."""
+_PARQUET, _ZIP = b"PAR1", b"PK"
 _SEPARATOR = b"\x1e"
 """Stands before each value of a sequence of JSON texts (RFC 7464)."""
 _DECODER, _SPACE = json.JSONDecoder(), re.compile(r"[\s\x1e\ufeff]*")
@@ -70,6 +72,57 @@ def find_files(address: str) -> list[str]:
     return sorted(system.unstrip_protocol(name) if "://" in address else name for name in found)
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a file that can be read for itself: some of its lines, or all of it."""
+
+    address: str
+    lines: bytes | None
+    """Whole lines of JSON lines; None for a file that is read as one."""
+    before: int
+    """How many lines come before them."""
+    end: int
+    """How many bytes of the file, as it lies there, are read once this is."""
+
+
+def pieces_of(address: str) -> Iterator[Piece | Refused]:
+    """A file in pieces, in order. The values of them all are those of the file."""
+    before, shown = 0, without_secrets(address)
+    try:
+        with fsspec.open(address, "rb") as raw:
+            start = raw.read(4)
+            raw.seek(0)
+            plain = Unpacked(raw, start)
+            bare = start == _PARQUET or start[:2] == _ZIP
+            layout, stream = ("rows", plain) if bare else _layout(as_utf8(plain))
+            if layout != "lines":
+                yield Piece(address, None, 0, size_of(address))
+                return
+            while lines := stream.read(BLOCK):
+                lines += stream.read(BLOCK - len(lines)) if len(lines) < BLOCK else b""
+                lines += b"" if lines.endswith(b"\n") else stream.readline(LINE)
+                yield Piece(address, lines, before, raw.tell())
+                before += lines.count(b"\n")
+            if plain.failure:
+                yield Refused("not_readable", plain.failure, shown)
+    except Exception as error:  # noqa: BLE001 - what is no error of a system of files is raised again
+        yield _unreadable(address, error)
+
+
+def lines_of(piece: Piece) -> Iterator[Value | Refused]:
+    """The values of a piece of lines."""
+    return _lines(io.BytesIO(piece.lines or b""), without_secrets(piece.address), piece.before)
+
+
+def size_of(address: str) -> int:
+    """Bytes of a file; 0 where its system does not tell."""
+    try:
+        system, path = fsspec.core.url_to_fs(address)
+        return int(system.size(path) or 0)
+    except Exception:  # noqa: BLE001 - reading it will say what is wrong
+        return 0
+
+
 def read_values(address: str, split: tuple[str, ...] = ()) -> Iterator[Value | Refused]:
     """The values of one file, in order.
 
@@ -85,7 +138,7 @@ def read_values(address: str, split: tuple[str, ...] = ()) -> Iterator[Value | R
             raw.seek(0)
             if start == _PARQUET:
                 yield from _rows(raw, shown)
-            elif start[:2] == b"PK":
+            elif start[:2] == _ZIP:
                 whole = zipfile.is_zipfile(raw)
                 detail = (
                     "only .eval logs of inspect_ai are read: unpack it" if whole else "it ends before its directory"
@@ -96,10 +149,15 @@ def read_values(address: str, split: tuple[str, ...] = ()) -> Iterator[Value | R
                 yield from _values(as_utf8(plain), shown, split)
                 if plain.failure:
                     yield Refused("not_readable", plain.failure, shown)
-    except Exception as error:
-        if not isinstance(error, OSError) and "://" not in address:
-            raise  # systems of files that are far away raise errors of their own
-        yield Refused("not_readable", without_secrets(str(error) or type(error).__name__), shown)
+    except Exception as error:  # noqa: BLE001 - what is no error of a system of files is raised again
+        yield _unreadable(address, error)
+
+
+def _unreadable(address: str, error: Exception) -> Refused:
+    """That a file cannot be read. What is no error of a system of files is raised again."""
+    if not isinstance(error, OSError) and "://" not in address:
+        raise error  # systems of files that are far away raise errors of their own
+    return Refused("not_readable", without_secrets(str(error) or type(error).__name__), without_secrets(address))
 
 
 def _rows(raw: IO[bytes], address: str) -> Iterator[Value | Refused]:
@@ -130,20 +188,29 @@ def _as_json(value: Any) -> Any:
 
 
 def _values(stream: io.BufferedReader, address: str, split: tuple[str, ...]) -> Iterator[Value | Refused]:
+    layout, whole = _layout(stream)
+    if layout == "empty":
+        yield Refused("empty", "the file is empty", address)
+    elif layout == "lines":
+        yield from _lines(whole, address)
+    elif layout == "array":
+        yield from _array(io.BufferedReader(whole), address)
+    else:
+        yield from _object(whole, address, split)
+
+
+def _layout(stream: io.BufferedReader) -> tuple[Literal["empty", "lines", "array", "object"], _Chained]:
+    """How a file lays its values out, and the file from its first value on."""
     head = _skip_space(stream)
     if not head:
-        yield Refused("empty", "the file is empty", address)
-    elif head[:1] not in (b"[", b"{"):
-        yield from _lines(stream, address)
-    else:
-        first = stream.readline(WHOLE if head[:1] == b"[" else LINE)
-        more = first.endswith(b"\n") and _skip_space(stream)
-        if more and _is_json(first):
-            yield from _lines(_Chained(first, stream), address)
-        elif head[:1] == b"[":
-            yield from _array(io.BufferedReader(_Chained(first, stream)), address)
-        else:
-            yield from _object(_Chained(first, stream), address, split)
+        return "empty", _Chained(b"", stream)
+    if head[:1] not in (b"[", b"{"):
+        return "lines", _Chained(b"", stream)
+    first = stream.readline(WHOLE if head[:1] == b"[" else LINE)
+    more = first.endswith(b"\n") and _skip_space(stream)
+    if more and _is_json(first):
+        return "lines", _Chained(first, stream)
+    return "array" if head[:1] == b"[" else "object", _Chained(first, stream)
 
 
 def _skip_space(stream: io.BufferedReader) -> bytes:
@@ -206,8 +273,8 @@ def parse(text: bytes) -> Any:
             raise ValueError("nested too deeply") from None
 
 
-def _lines(stream: Any, address: str) -> Iterator[Value | Refused]:
-    number = 0
+def _lines(stream: Any, address: str, before: int = 0) -> Iterator[Value | Refused]:
+    number = before
     while line := stream.readline(LINE):
         number += 1
         where = f"{address}, line {number}"

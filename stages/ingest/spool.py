@@ -7,106 +7,105 @@ traces are put together. What is kept of them does not depend on the order or th
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import orjson
 
 from stages.ingest.assemble import Trace
-from stages.ingest.normal import Call, Item, Refused, Score, Span
+from stages.ingest.chunks import Chunks, chunks_in
+from stages.ingest.normal import Item, Refused, Score, Span
+from stages.ingest.stored import KINDS, restored, stored
 
 PARTS = 256
-_HELD = 1 << 23
-"""Bytes that wait in memory before they are written."""
-_KINDS = {"span": Span, "score": Score, "refused": Refused}
-_LISTS = ("messages", "tool_calls", "prompt_ids", "completion_ids", "logprobs")
+_TOLD = "told"
+"""A record of a span that holds messages which were logged apart from it."""
+
+
+@dataclass(slots=True)
+class Packed:
+    """A trace as it lies in the spool. Its items are made only where they are needed."""
+
+    id: str
+    spans: dict[str, list[tuple[str, bytes]]] = field(default_factory=dict)
+    """(format, record) by span."""
+    joined: bool = False
+    """Whether something of a span was logged apart from it."""
+    others: list[tuple[str, str, bytes]] = field(default_factory=list)
+    """(format, kind, record) of scores and refusals."""
+
+    @property
+    def format(self) -> str:
+        """That of its spans; of several, the first by name."""
+        spans = {name for records in self.spans.values() for name, _ in records}
+        return min(spans or {name for name, *_ in self.others})
+
+    def trace(self) -> Trace:
+        """The trace in normal form."""
+        spans = [restored("span", line) for records in self.spans.values() for _, line in records]
+        others = [restored(kind, line) for _, kind, line in self.others]
+        return Trace(
+            self.id,
+            self.format,
+            [span for span in spans if isinstance(span, Span)],
+            [item for item in others if isinstance(item, Score)],
+            [item for item in others if isinstance(item, Refused)],
+        )
 
 
 class Spool:
     """Items on their way, in a folder of their own."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True)
-        self._folder = folder
-        self._waiting: list[list[bytes]] = [[] for _ in range(PARTS)]
-        self._size = 0
+        self._folder, self._chunks = folder, Chunks(folder, PARTS)
         self.spans = 0
 
     def add(self, item: Item, format_name: str) -> Refused | None:
         """Take in an item of a known trace; one that cannot be stored is refused in its place."""
         assert item.trace is not None
         try:
-            line = _line(item, format_name)
+            line = stored(item)
         except (TypeError, ValueError) as error:
-            refused = Refused("not_storable", f"a value has no JSON form: {error}", item.where, _trace_id(item.trace))
-            self._keep(refused.trace or "", _line(refused, format_name))
+            refused = _refused(item, error)
+            self._keep(format_name, "refused", str(refused.trace), None, stored(refused))
             return refused
-        self.spans += isinstance(item, Span)
-        self._keep(item.trace, line)
+        span = item.span if isinstance(item, Span) else None
+        kind = _TOLD if isinstance(item, Span) and item.told else KINDS[type(item)]
+        self.spans += span is not None
+        self._keep(format_name, kind, item.trace, span, line)
         return None
 
-    def _keep(self, trace: str, line: bytes) -> None:
+    def _keep(self, format_name: str, kind: str, trace: str, span: str | None, line: bytes) -> None:
         place = hashlib.blake2b(trace.encode(), digest_size=1).digest()[0]
-        self._waiting[place].append(line)
-        self._size += len(line)
-        if self._size > _HELD:
-            self._write()
+        self._chunks.add(place, (format_name, kind, trace, span, line), len(line))
 
-    def _write(self) -> None:
-        for place, lines in enumerate(self._waiting):
-            if lines:
-                with (self._folder / f"{place:02x}").open("ab") as file:
-                    file.writelines(lines)
-                lines.clear()
-        self._size = 0
+    def flush(self) -> None:
+        """Write what waits in memory."""
+        self._chunks.flush()
 
     def traces(self) -> Iterator[Trace]:
         """Every trace with all that belongs to it, part by part and by id within."""
-        self._write()
+        self.flush()
         for place in range(PARTS):
-            path = self._folder / f"{place:02x}"
-            if path.exists():
-                yield from _by_trace(path)
+            yield from (packed.trace() for packed in traces_in([self._folder], place))
 
 
-def _trace_id(trace: str) -> str:
-    return trace.encode(errors="replace").decode()
-
-
-def _line(item: Item, format_name: str) -> bytes:
-    kind = next(name for name, made in _KINDS.items() if isinstance(item, made))
-    kept = replace(item, where="") if isinstance(item, Score) else item
-    return orjson.dumps([format_name, kind, kept], option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS)
-
-
-def _by_trace(path: Path) -> Iterator[Trace]:
-    found: dict[str, list[tuple[str, Item]]] = {}
-    with path.open("rb") as file:
-        for line in file:
-            format_name, kind, held = orjson.loads(line)
-            found.setdefault(held["trace"], []).append((format_name, _item(kind, held)))
+def traces_in(folders: Iterable[Path], place: int) -> Iterator[Packed]:
+    """The traces of one part of a spool that lies in several folders, by id."""
+    found: dict[str, Packed] = {}
+    for format_name, kind, name, span, line in chunks_in(folders, place):
+        packed = found.get(name)
+        if packed is None:
+            packed = found[name] = Packed(name)
+        if span is not None:
+            packed.spans.setdefault(span, []).append((format_name, line))
+            packed.joined |= kind == _TOLD
+        else:
+            packed.others.append((format_name, kind, line))
     for name in sorted(found):
-        yield _trace(name, found.pop(name))
+        yield found.pop(name)
 
 
-def _item(kind: str, held: dict[str, Any]) -> Item:
-    call: dict[str, Any] | None = held.get("call")
-    if call is not None:
-        call |= {name: tuple(call[name]) for name in _LISTS if call[name] is not None}
-        held["call"] = Call(**call)
-    made: Item = _KINDS[kind](**held)
-    return made
-
-
-def _trace(name: str, records: list[tuple[str, Item]]) -> Trace:
-    """A trace of its records. Its format is that of its spans; of several, the first by name."""
-    spans = [(format_name, item) for format_name, item in records if isinstance(item, Span)]
-    return Trace(
-        name,
-        min(format_name for format_name, _ in spans or records),
-        [span for _, span in spans],
-        [item for _, item in records if isinstance(item, Score)],
-        [item for _, item in records if isinstance(item, Refused)],
-    )
+def _refused(item: Item, error: Exception) -> Refused:
+    """That an item has no JSON form, in texts that have one."""
+    trace, detail = (text.encode(errors="replace").decode() for text in (str(item.trace), str(error)))
+    return Refused("not_storable", f"a value has no JSON form: {detail}", item.where, trace)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from jinja2 import TemplateError
 
-from stages.engines.texts import encode_chat, encode_completion
+from stages.ingest.encoding import Encoding
 from stages.ingest.normal import Call
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ class Tokens:
 
     fidelity: Literal["exact", "ids", "text", "partial"]
     reason: str | None = None
-    prompt_ids: tuple[int, ...] | None = None
-    completion_ids: tuple[int, ...] | None = None
-    logprobs: tuple[float, ...] | None = None
+    prompt_ids: Sequence[int] | None = None
+    completion_ids: Sequence[int] | None = None
+    logprobs: Sequence[float] | None = None
     finish: Literal["stop", "length", "error"] = "error"
 
 
@@ -49,6 +49,7 @@ class Encoder:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, eos: frozenset[int]) -> None:
         self._tokenizer, self._eos = tokenizer, eos
+        self._encoding = Encoding(tokenizer)
         self._size = len(tokenizer)
 
     def tokens(self, call: Call, policy: str | None) -> Tokens:
@@ -94,10 +95,10 @@ class Encoder:
         finish: Any = FINISH.get(call.finish_reason or "stop", "stop")
         messages = [{"role": str(said["role"]), "content": str(said["content"])} for said in call.messages]
         try:
-            prompt = encode_chat(self._tokenizer, messages)
+            prompt = self._encoding.chat(messages)
         except (TemplateError, TypeError, ValueError):  # the ways in which templates refuse messages
             return Tokens("partial", NOT_RENDERED)
-        completion = encode_completion(self._tokenizer, call.completion or "", ended=finish == "stop")
+        completion = self._encoding.completion(call.completion or "", ended=finish == "stop")
         if not completion:
             return Tokens("partial", NOT_ENCODED if call.completion else NO_COMPLETION)
         return Tokens("text", REDACTED if call.redacted else "no_ids", prompt, completion, None, finish)

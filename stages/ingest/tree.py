@@ -78,7 +78,7 @@ def grow(records: Sequence[Span]) -> Tree | str:
 def _merged(records: Sequence[Span]) -> Span:
     """One span of its records, whatever their order."""
     if len(records) == 1:
-        return replace(records[0], where="")
+        return replace(records[0], where="") if records[0].where else records[0]
     ordered = sorted((replace(record, where="") for record in records), key=_age, reverse=True)
     newest = ordered[0]
     changes = {}

@@ -18,6 +18,7 @@ _ISO = re.compile(r"(\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2})(\.\d+)?\s*(Z|[+-]\d
 _DIGITS = 19
 """A time in nanoseconds has so many until the year 2286."""
 _LATEST = 10**_DIGITS
+_OPENING = frozenset('{["')
 _DEEP = 4
 """Most times that JSON is looked for within a string of JSON."""
 
@@ -41,8 +42,8 @@ def nanoseconds(value: Any) -> int | None:
 
 
 def _of_text(text: str) -> int | None:
-    if len(text) == _DIGITS and text.isdecimal():  # as OTLP has it
-        return nanoseconds(int(text))
+    if len(text) == _DIGITS and text[0] != "0" and text.isdecimal():  # as OTLP has it
+        return int(text)
     if found := _ISO.fullmatch(text.strip()):
         return _of_iso(*found.groups())
     return nanoseconds(integer(text) if text.strip().isdecimal() else number(text))
@@ -115,8 +116,10 @@ def text(value: Any) -> str | None:
 
 def unpacked(value: Any) -> Any:
     """A value out of its strings of JSON: a text that is JSON of an object, a list or a text, however often encoded."""
+    if not isinstance(value, str):
+        return value
     for _ in range(_DEEP):
-        if not isinstance(value, str) or not value.lstrip().startswith(("{", "[", '"')):
+        if not isinstance(value, str) or (value[:1] not in _OPENING and value.lstrip()[:1] not in _OPENING):
             break
         try:
             value = orjson.loads(value)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from schemas.recipe_ingest import IngestSection
 from stages.engines.models import eos_ids, load_tokenizer
 from stages.ingest.assemble import Assembled, Assembler, Trace
-from stages.ingest.content import content_of
+from stages.ingest.content import content_of, entry_of
 from stages.ingest.modules import as_toml, suggest
 from stages.ingest.normal import Call, Refused, Score, Span
 from stages.ingest.spool import Spool
@@ -278,7 +278,7 @@ def test_rows_depend_on_neither_the_order_nor_the_repetition_of_records(
             assert spool.add(item, "f") is None
         found = [assembler.assemble(trace) for trace in spool.traces()]
         rows = [(one.trace, one.rollout, one.invocations, one.left_out, one.inputs) for one in found]
-        results.append((rows, content_of(spool.traces())))
+        results.append((rows, content_of(sorted(map(entry_of, spool.traces())))))
     assert results[0] == results[1]
     every = {(span.trace, span.span) for span in spans if span.kind == "llm"}
     kept = sum(len(one[2]) + len(one[3]) for one in results[0][0] if one[1] is not None)

@@ -12,7 +12,7 @@ import orjson
 
 from schemas.recipe_redact import RedactSection
 from stages.ingest.assemble import Trace
-from stages.ingest.content import content_of
+from stages.ingest.content import entry_of
 from stages.ingest.normal import Call, Refused, Score, Span
 from stages.ingest.patterns import finders_of
 from stages.ingest.pseudonyms import numbered
@@ -76,11 +76,11 @@ def test_nothing_of_a_value_is_left_before_the_disk_is_touched() -> None:
 
 
 def test_pseudonyms_depend_on_neither_order_nor_process() -> None:
-    first = content_of([made(spans())])
+    first = entry_of(made(spans()))
     for seed in range(5):
         records = spans() * 2
         random.Random(seed).shuffle(records)
-        assert content_of([made(records)]) == first
+        assert entry_of(made(records)) == first
 
 
 def test_equal_inputs_of_two_traces_are_equal_whoever_they_were_about() -> None:

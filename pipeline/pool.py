@@ -1,0 +1,96 @@
+"""Processes that share the steps of a job. What they make does not depend on how many they are."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from schemas.errors import StageError
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+_state: Any = None
+"""Of this process, where it is one of a pool."""
+
+
+class Pool:
+    """Does steps in this process, or in several others. Each of them has a state of its own, made at its start."""
+
+    def __init__(self, state: Any, executor: ProcessPoolExecutor | None, ahead: int) -> None:
+        self._own, self._executor, self._ahead = state, executor, ahead
+
+    def each(self, step: Callable[[Any, Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
+        """What a step makes of each task, in their order. Of the tasks, no more are held at once than are being done.
+
+        Raises:
+            StageError: when a process was killed.
+        """
+        if self._executor is None:
+            yield from (step(self._own, task) for task in tasks)
+            return
+        waiting: deque[Future[Result]] = deque()
+        try:
+            for task in tasks:
+                waiting.append(self._executor.submit(_do, step, task))
+                if len(waiting) >= self._ahead:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        except BrokenProcessPool:
+            raise StageError(
+                f"one of {self._ahead - 1} processes was killed, probably because the machine's memory did not do for "
+                "all of them: run again with `--exec ingest_workers=1`"
+            ) from None
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+@contextmanager
+def pool_of(workers: int, make: Callable[[], Any]) -> Iterator[Pool]:
+    """A pool of so many processes; of one, this process does it all.
+
+    Args:
+        workers: processes.
+        make: makes the state of a process. It is sent to each of them.
+    """
+    if workers == 1:
+        yield Pool(make(), None, 1)
+        return
+    context = multiprocessing.get_context("spawn")  # the threads of Polars and of tokenizers do not live through a fork
+    with ProcessPoolExecutor(workers, context, _start, (make,)) as executor:
+        try:
+            yield Pool(None, executor, workers + 1)
+        finally:
+            executor.shutdown(cancel_futures=True)
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _start(make: Callable[[], Any]) -> None:
+    global _state  # noqa: PLW0603 - what an initializer is for
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    threading.Thread(target=_follow, daemon=True).start()
+    _state = make()
+
+
+def _follow() -> None:
+    """End with the process that this one works for, also where that was killed and could say nothing."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _do(step: Callable[[Any, Task], Result], task: Task) -> Result:
+    return step(_state, task)

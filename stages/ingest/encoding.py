@@ -1,0 +1,108 @@
+"""Texts to tokens, what comes again looked up: logs repeat instructions and demos in call after call.
+
+A text is cut at the special tokens in it. A tokenizer treats what stands between them for itself, wherever it stands,
+so that the tokens of such parts, put together, are those of the whole; where a tokenizer is of a kind for which that
+may not hold, whole texts are encoded.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_BUDGET = 32 << 20
+"""Characters and tokens that are remembered."""
+
+
+class Encoding:
+    """The student's tokenizer and template, for many texts."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._tokenizer = tokenizer
+        self._parts, self._completions = _Memory(), _Memory()
+        self._cut = _boundaries(tokenizer)
+        self._special: Mapping[str, int] = tokenizer.get_added_vocab() if self._cut else {}
+        tokenizer("", add_special_tokens=False)  # which takes truncation and padding out of what is behind it
+
+    def chat(self, messages: Sequence[dict[str, str]]) -> list[int]:
+        """As `stages.engines.texts.encode_chat`."""
+        text = self._tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
+        return self._ids(str(text))
+
+    def completion(self, text: str, *, ended: bool) -> list[int] | None:
+        """As `stages.engines.texts.encode_completion`."""
+        ids = self._completions.get(text)
+        if ids is None:
+            ids = self._ids(text)
+            given = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            if given != text:
+                return None
+            self._completions.put(text, ids)
+        return [*ids, self._tokenizer.eos_token_id] if ended else list(ids)
+
+    def _ids(self, text: str) -> list[int]:
+        if self._cut is None:
+            return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+        found: list[int] = []
+        for place, part in enumerate(self._cut.split(text)):
+            if place % 2:
+                found.append(self._special[part])
+            elif part:
+                found += self._part(part)
+        return found
+
+    def _part(self, text: str) -> list[int]:
+        ids = self._parts.get(text)
+        if ids is None:
+            (encoded,) = self._tokenizer.backend_tokenizer.encode_batch_fast([text], add_special_tokens=False)
+            ids = encoded.ids
+            self._parts.put(text, ids)
+        return ids
+
+
+class _Memory:
+    """Tokens by text, up to a size; then it begins anew."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, list[int]] = {}
+        self._size = 0
+        self.get = self._held.get
+
+    def put(self, text: str, ids: list[int]) -> None:
+        self._size += len(text) + 8 * len(ids)
+        if self._size > _BUDGET:
+            self._held.clear()
+            self._size = len(text) + 8 * len(ids)
+        self._held[text] = ids
+
+
+def _boundaries(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str] | None:
+    """What finds the special tokens in a text as the tokenizer does: leftmost, longest.
+
+    None where it is not certain that parts have the tokens that they have in the whole.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None or tokenizer.split_special_tokens:
+        return None
+    try:
+        made = json.loads(backend.to_str())
+    except Exception:  # noqa: BLE001 - tokenizers raises no other, for parts that are written in Python
+        return None
+    bare = [token for token in made["added_tokens"] if not token["normalized"]]
+    greedy = any(token[flag] for token in bare for flag in ("lstrip", "rstrip", "single_word"))
+    if not bare or greedy or _knows_its_place(made.get("pre_tokenizer")) or made["model"].get("dropout"):
+        return None
+    longest_first = sorted((token["content"] for token in bare), key=len, reverse=True)
+    return re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
+
+
+def _knows_its_place(made: Any) -> bool:
+    """Whether a pre-tokenizer treats the beginning of a text otherwise than the beginning of a part."""
+    if isinstance(made, dict):
+        return made.get("prepend_scheme") == "first" or any(map(_knows_its_place, made.values()))
+    return isinstance(made, list) and any(map(_knows_its_place, made))

@@ -1,0 +1,122 @@
+"""Records cut into ranges of example_id, each sorted and made into tables for itself.
+
+The cut is decided by the number of spans alone, and what a range becomes by the records in it: neither depends on who
+brought them, nor in what order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from schemas.examples import EXAMPLES, example_row
+from schemas.parquet import as_arrow
+from schemas.rollouts import INVOCATIONS, ROLLOUTS
+from schemas.traces import LEFT_OUT, TRACES
+from stages.ingest.chunks import Chunks, chunks_in
+from stages.ingest.inputs import split_of
+from stages.ingest.records import Record
+from stages.ingest.rescore import Rescorer
+
+RANGE = 100_000
+"""Spans of a range of examples, about."""
+TABLES = (EXAMPLES, ROLLOUTS, INVOCATIONS, TRACES, LEFT_OUT)
+_AT_ONCE = 1024
+"""Records that are held as rows while they become tables."""
+Rows = dict[str, list[dict[str, Any]]]
+
+
+def ranges_for(spans: int) -> int:
+    """How many ranges a snapshot of so many spans is cut into."""
+    return max(1, min(256, -(-spans // RANGE)))
+
+
+class Ranges:
+    """Records on their way, in a folder of their own.
+
+    Args:
+        folder: made here.
+        count: of ranges.
+    """
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self._chunks, self._count = Chunks(folder, count), count
+
+    def add(self, record: Record) -> None:
+        """Take in what came of a trace."""
+        trace = record.trace
+        identity = trace["example_id"]
+        place = 0 if identity is None else int(identity[:4], 16) * self._count >> 16
+        row = orjson.dumps([record.inputs, trace, record.rollout, record.invocations, record.left_out])
+        self._chunks.add(place, (identity or "", trace["start"] or 0, trace["trace"], row), len(row))
+
+    def flush(self) -> None:
+        """Write what waits in memory."""
+        self._chunks.flush()
+
+
+@dataclass
+class Made:
+    """The tables of one range."""
+
+    tables: Mapping[str, pa.Table]
+    siblings: Counter[int] = field(default_factory=Counter)
+    """Examples by the number of their rollouts."""
+    rewards: Counter[str] = field(default_factory=Counter)
+    """Why rollouts have no reward."""
+
+
+def made_of(folders: Iterable[Path], place: int, dev: float, rescorer: Rescorer | None = None) -> Made:
+    """The tables of one range, whose records lie in several folders. The rollouts of an example are numbered by start.
+
+    Args:
+        folders: of `Ranges` of one count.
+        place: which range.
+        dev: share of the examples that become the dev split.
+        rescorer: scores all of the range's rollouts at once, where it is given.
+    """
+    held = sorted(chunks_in(folders, place))
+    counts: Counter[str] = Counter()
+    made = Made({})
+    pieces: dict[str, list[pa.Table]] = {spec.name: [] for spec in TABLES}
+    held.reverse()
+    lines = (held.pop()[3] for _ in range(len(held)))
+    while some := list(islice(lines, _AT_ONCE if rescorer is None else None)):
+        rows = _rows(map(orjson.loads, some), dev, counts)
+        if rescorer is not None:
+            rescorer.score(rows)
+        made.rewards.update(row["reward_reason"] for row in rows["traces"] if row["reward_reason"])
+        for spec in TABLES:
+            pieces[spec.name].append(as_arrow(rows[spec.name], spec, spec.name))
+    made.siblings.update(counts.values())
+    made.tables = {name: pa.concat_tables(found) for name, found in pieces.items() if found}
+    return made
+
+
+def _rows(records: Iterable[Sequence[Any]], dev: float, counts: Counter[str]) -> Rows:
+    """Rows by table. `counts`: the rollouts of each example so far, counted on."""
+    rows: Rows = {spec.name: [] for spec in TABLES}
+    for inputs, trace, rollout, invocations, left_out in records:
+        rows["traces"].append(trace)
+        rows["left_out"] += left_out
+        if rollout is None:
+            continue
+        identity = rollout["example_id"]
+        if not counts[identity]:
+            rows["examples"].append(_example(identity, inputs, dev))
+        rows["rollouts"].append({**rollout, "rollout_index": counts[identity]})
+        rows["invocations"] += invocations
+        counts[identity] += 1
+    return rows
+
+
+def _example(identity: str, inputs: dict[str, Any], dev: float) -> dict[str, Any]:
+    row = example_row(split_of(identity, dev), inputs, None, None)
+    return {**row, "example_id": identity}
