@@ -29,6 +29,8 @@ COMMANDS = (
     "forget",
     "verify",
     "lineage",
+    "diff",
+    "reproduce",
     "report",
     "costs",
     "export",

@@ -11,17 +11,17 @@ from typing import Any
 import polars as pl
 
 from pipeline import runfile
+from pipeline.graph import Graph, made_policy, open_graph
 from pipeline.jobs import stage_of
+from pipeline.moved import adapters_of, members_moving, took_steps, with_adapter
 from pipeline.runfile import RunFile
 from pipeline.store import Store
-from schemas.errors import RecipeError
+from pipeline.tracing.find import find_rollout, groups_of, one_id
 from schemas.groups import EXCLUDED, GROUPS
 from schemas.parquet import read_frame, read_rows
 from schemas.policies import POLICIES, SHARED
-from schemas.rollouts import ROLLOUTS
 from schemas.training import TRAINED
 from stages.contract import Artifact
-from stages.engines.adapters import AdapterSet, read_adapters
 
 
 @dataclass(frozen=True)
@@ -112,20 +112,13 @@ def _members(item: Iteration) -> int | None:
 
 def newest_adapters(folder: Path) -> dict[str, Path]:
     """The adapters of the newest policy by name: PEFT folders. Empty where nothing is trained yet."""
-    made = [found for item in iterations(folder) if (found := _adapters(item))]
+    made = [found for item in iterations(folder) if (found := adapters_of(item.train))]
     return made[-1].folders if made else {}
-
-
-def _adapters(item: Iteration) -> AdapterSet | None:
-    """The adapters that an iteration made or carried over."""
-    if item.train is None or not item.train.manifest.metrics["trained"]:
-        return None
-    return read_adapters(item.train.path)
 
 
 def _adapter_rows(folder: Path, item: Iteration) -> list[dict[str, Any]]:
     """Where each adapter of an iteration lies and, with several, its own number of members."""
-    found = _adapters(item)
+    found = adapters_of(item.train)
     if found is None or item.train is None:
         return []
     policies = read_rows(item.train.file("policies.parquet"), POLICIES)
@@ -136,114 +129,78 @@ def _adapter_rows(folder: Path, item: Iteration) -> list[dict[str, Any]]:
         row = {"adapter": path.relative_to(folder).as_posix(), "adapter_digest": digests[modules[0]], "modules": None}
         if modules != [SHARED]:
             told = item.train.manifest.metrics["adapters"]
-            row |= {"modules": ", ".join(modules), "members": told[name]["members"] if _moved(item, name) else 0}
+            row |= {"modules": ", ".join(modules), "members": told[name]["members"] if took_steps(item.train, name) else 0}
         rows.append(row)
     return rows
-
-
-def _moved(item: Iteration, name: str) -> bool:
-    """Whether an iteration took a step with an adapter."""
-    assert item.train is not None
-    return int(item.train.manifest.metrics["adapters"].get(name, {"steps": 0})["steps"]) > 0
-
-
-def _trained_by(item: Iteration) -> dict[str, str]:
-    """The adapter that each module's members moved in an iteration, under "*" where all moved one."""
-    found = _adapters(item)
-    if found is None:
-        return {}
-    return {module: name for module, name in found.names.items() if module == SHARED or _moved(item, name)}
-
-
-def _with_adapter(members: pl.DataFrame, item: Iteration) -> pl.DataFrame:
-    """Members with the name of the adapter that they moved; null where they moved none.
-
-    The train stage does not admit every member: a teacher's bad ones, or all but the best in rejection fine-tuning.
-    """
-    names = _trained_by(item)
-    name = pl.lit(names.get(SHARED), pl.String)
-    if SHARED not in names:
-        name = pl.col("module").replace_strict(names, default=None, return_dtype=pl.String)
-    return members.with_columns(adapter=pl.when(_admitted(members, item)).then(name))
-
-
-def _admitted(members: pl.DataFrame, item: Iteration) -> pl.Series:
-    """Which members the train stage admitted; of a call that stands in a group several times the original first."""
-    if item.train is None or "trained.parquet" not in item.train.manifest.files:
-        return pl.Series([True] * members.height, dtype=pl.Boolean)
-    key = ["group_id", "rollout_id", "call_index"]
-    counts = read_frame(item.train.file("trained.parquet"), TRAINED, validate=False)
-    is_copy = pl.col("copy_kind") != "none"
-    ranked = members.select(*key, rank=pl.int_range(pl.len()).over(key, order_by=is_copy))
-    joined = ranked.join(counts, on=key, how="left", maintain_order="left")
-    return joined.select(pl.col("rank") < pl.col("members").fill_null(0)).to_series()
 
 
 def of_policy(folder: Path, policy: str) -> list[dict[str, Any]]:
     """The rollouts behind a policy (a digest or its beginning): one row per iteration, adapter and rollout.
 
-    Oldest first. Empty for the base model, which nothing trained.
+    Oldest first. Empty for the base model, which nothing trained. Policies of earlier recipes are known too, as long
+    as their artifacts are there.
 
     Raises:
         RecipeError: when the run has no such policy, or the beginning fits several.
     """
-    run = runfile.read_run(folder)
-    wanted = one_of(run.policies, policy, folder)
+    graph = open_graph(folder)
+    wanted = one_id(graph.policies, policy, f"policy of {folder}")
     rows: list[dict[str, Any]] = []
-    for item in iterations(folder):
-        if item.before == wanted:
-            break
-        if item.group is None or item.after is None or item.after == item.before:
+    for train in _trained_before(graph, wanted):
+        group = graph.inputs(train).get("group")
+        if group is None:
             continue
-        members = read_frame(item.group.file("groups.parquet"), GROUPS, validate=False)
-        moved = _with_adapter(members, item).drop_nulls("adapter")
+        moved = members_moving(group, train).drop_nulls("adapter")
         counts = moved.group_by("adapter", "example_id", "rollout_id").agg(
             pl.len().alias("members"), pl.col("copy_kind").ne("none").sum().alias("copies")
         )
         ordered = counts.sort("adapter", "example_id", "rollout_id")
-        rows += [{"iteration": item.index, **row} for row in ordered.iter_rows(named=True)]
+        iteration = int(train.manifest.payload["params"]["iteration"])
+        rows += [{"iteration": iteration, **row} for row in ordered.iter_rows(named=True)]
     return rows
+
+
+def _trained_before(graph: Graph, policy: str) -> list[Artifact]:
+    """The train artifacts that made a policy and those that it came from, oldest first."""
+    found: list[Artifact] = []
+    holder = graph.holder(policy)
+    while holder is not None and holder.manifest.stage == "train":
+        found.append(holder)
+        holder = graph.inputs(holder).get("previous")
+    return found[::-1]
 
 
 def of_rollout(folder: Path, rollout: str) -> dict[str, Any]:
     """What came of a rollout (an id or its beginning): its row, its memberships, what was left out, later policies.
 
-    Memberships and exclusions are those of every iteration that grouped it: its own, and those that replayed it.
+    Memberships and exclusions are those of every group table that it was put into: its own iteration's, those that
+    replayed it, and those of earlier recipes. Logged rollouts of a snapshot of traces count like all others.
 
     Raises:
         RecipeError: when the run has no such rollout, or the beginning fits several.
     """
-    run, items = runfile.read_run(folder), iterations(folder)
-    for item in items:
-        if item.rollout is None:
-            continue
-        files = [artifact.file("rollouts.parquet") for artifact in item.rolled]
-        rollouts = read_frame(files, ROLLOUTS, validate=False)
-        found = rollouts.filter(pl.col("rollout_id").str.starts_with(rollout))
-        if found.height > 1:
-            raise RecipeError(
-                f"'{rollout}' fits {found.height} rollouts of iteration {item.index}: give more of its id"
-            )
-        if found.height == 1:
-            return _fate(found.row(0, named=True), item, items, run)
-    raise RecipeError(f"{folder} has no rollout '{rollout}'")
-
-
-def _fate(row: dict[str, Any], own: Iteration, items: Sequence[Iteration], run: RunFile) -> dict[str, Any]:
+    graph = open_graph(folder)
+    row, holders = find_rollout(graph, rollout, folder)
     mine = pl.col("rollout_id") == row["rollout_id"]
-    fate: dict[str, Any] = {"rollout": row, "iteration": own.index, "members": [], "excluded": [], "policies": []}
-    for item in items:
-        if item.group is None or own.rollout not in item.grouped_from:
-            continue
-        members = read_frame(item.group.file("groups.parquet"), GROUPS, validate=False).filter(mine)
-        excluded = read_frame(item.group.file("excluded.parquet"), EXCLUDED, validate=False).filter(mine)
-        found = _with_adapter(members, item).to_dicts()
-        fate["members"] += [{"iteration": item.index, **entry} for entry in found]
-        fate["excluded"] += [{"iteration": item.index, **entry} for entry in excluded.to_dicts()]
-        moved = any(entry["adapter"] for entry in found)
-        if moved and item.after not in (None, item.before) and not fate["policies"]:
-            fate["policies"] = list(dict.fromkeys(run.policies[item.index + 1 :]))
-    return fate
+    fate: dict[str, Any] = {"rollout": row, "iteration": row["iteration"], "members": [], "excluded": []}
+    policies: set[str] = set()
+    for group in groups_of(graph, holders):
+        iteration = int(group.manifest.payload["params"]["iteration"])
+        about = {"iteration": iteration, "group": group.digest}
+        members = read_frame(group.file("groups.parquet"), GROUPS, validate=False).filter(mine)
+        excluded = read_frame(group.file("excluded.parquet"), EXCLUDED, validate=False).filter(mine)
+        trained = [item for role, item in graph.users(group) if role == "group" and item.manifest.stage == "train"]
+        for train in trained or [None]:
+            found = with_adapter(members, train).to_dicts()
+            policy = made_policy(train) if train else None
+            fate["members"] += [{**about, "next_policy": policy, **entry} for entry in found]
+            policies |= {policy} if policy and any(entry["adapter"] for entry in found) else set()
+        fate["excluded"] += [{**about, **entry} for entry in excluded.to_dicts()]
+    return fate | {"policies": [policy for policy in graph.policies if policies & _ancestors(graph, policy)]}
+
+
+def _ancestors(graph: Graph, policy: str) -> set[str]:
+    return {made for train in _trained_before(graph, policy) if (made := made_policy(train)) is not None}
 
 
 def one_of(known: tuple[str, ...], prefix: str, folder: Path) -> str:

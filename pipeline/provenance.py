@@ -12,9 +12,12 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from schemas.addresses import without_secrets
+
+if TYPE_CHECKING:
+    from schemas.execution import Execution
 
 PACKAGES: tuple[str, ...] = (
     "mmgrpo",
@@ -38,13 +41,22 @@ PACKAGES: tuple[str, ...] = (
 )
 
 
-def provenance(started: datetime, seconds: float, run: str | None = None) -> dict[str, Any]:
+def provenance(
+    started: datetime,
+    seconds: float,
+    run: str | None = None,
+    *,
+    root: Path | None = None,
+    execution: Execution | None = None,
+) -> dict[str, Any]:
     """The provenance of something that began at `started` (UTC) and took `seconds` of this process.
 
     Args:
         started: UTC.
         seconds: by the clock.
         run: which run it was made for, as `Store.place` says it; None where it was made for none.
+        root: the recipe's folder, where its program, data and model are looked for.
+        execution: the settings of the machine that it ran with.
     """
     return {
         "code": code_state(),
@@ -52,12 +64,33 @@ def provenance(started: datetime, seconds: float, run: str | None = None) -> dic
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cores": os.cpu_count(),
+        "cpu": cpu_name(),
+        "threads": threads(execution),
+        "device": None if execution is None else execution.device,
+        "root": None if root is None else str(root.absolute()),
         "command": shlex.join(["mmgrpo", *map(without_secrets, sys.argv[1:])]),
         "started": started.isoformat(timespec="seconds"),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(seconds, 3),
         "run": run,
     }
+
+
+def threads(execution: Execution | None) -> int | None:
+    """Threads that sums are divided over, which decides their last bits."""
+    told = os.environ.get("OMP_NUM_THREADS", "")
+    return (execution.threads if execution else None) or (int(told) if told.isdigit() else os.cpu_count())
+
+
+@cache
+def cpu_name() -> str:
+    """The processor, as the machine calls it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
 
 
 @cache

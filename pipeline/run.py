@@ -99,7 +99,13 @@ class Runner:
                         key=key,
                         payload=payload,
                         metrics=metrics,
-                        provenance=provenance(started, time.monotonic() - clock, self.store.place(self.folder)),
+                        provenance=provenance(
+                            started,
+                            time.monotonic() - clock,
+                            self.store.place(self.folder),
+                            root=self.loaded.root,
+                            execution=self.execution,
+                        ),
                     )
         finally:
             self.reporter.stop()

@@ -27,11 +27,13 @@ from schemas.canonical import canonical_json, digest, digest_file
 from schemas.errors import DataError
 from schemas.manifest import TELEMETRY, FileEntry, Manifest, artifact_digest
 from schemas.table import NAME_KEY, VERSION_KEY
-from schemas.telemetry import next_attempt, read_attempts, sum_attempts, write_attempt
+from schemas.telemetry import ATTEMPTS, next_attempt, read_attempts, sum_attempts, write_attempt
 from stages.contract import Artifact
 
 MANIFEST = "manifest.json"
 SCRATCH = ".scratch"
+JOURNAL = ".committed"
+"""In the scratch folder: the names of the shards that were committed, a line each, written before they are there."""
 TELEMETRY_FILE = f"{TELEMETRY}telemetry.json"
 BEAT_S = 5.0
 """How often a process notes what it has spent on an artifact: what a kill can hide."""
@@ -118,6 +120,8 @@ class PartialArtifact:
         self._excluded: dict[str, int] = {}
         self._dropped: set[str] = set()
         self.scratch.mkdir(exist_ok=True)
+        if not self._journal.exists():  # nothing yet, or begun by a release that kept no journal
+            self._enter(*_files(partial))
 
     @property
     def scratch(self) -> Path:
@@ -129,9 +133,21 @@ class PartialArtifact:
         target = self._partial / _safe(name)
         target.parent.mkdir(parents=True, exist_ok=True)
         _sync(file)
+        self._enter(name)
         file.replace(target)
         _sync(target.parent)
         self._beat()
+
+    @property
+    def _journal(self) -> Path:
+        return self.scratch / JOURNAL
+
+    def _enter(self, *names: str) -> None:
+        """Put names into the journal, durably."""
+        with self._journal.open("a", encoding="utf-8") as file:
+            file.write("".join(f"{name}\n" for name in names))
+            file.flush()
+            os.fsync(file.fileno())
 
     def committed(self, prefix: str = "") -> dict[str, Path]:
         """Committed shards by name."""
@@ -195,6 +211,7 @@ class PartialArtifact:
         if attempts := read_attempts(self._partial):
             self._set(**sum_attempts(attempts))
         kept = {name: path for name, path in _files(self._partial).items() if not name.startswith(tuple(self._dropped))}
+        self._refuse_strays(kept)
         entries = {name: _entry(path) for name, path in kept.items()}
         manifest = Manifest(
             stage=stage,
@@ -212,6 +229,16 @@ class PartialArtifact:
         _sync(draft)
         draft.replace(self._partial / MANIFEST)
         return self._complete(manifest)
+
+    def _refuse_strays(self, kept: dict[str, Path]) -> None:
+        """What no stage committed is no part of an artifact."""
+        known = {*self._journal.read_text(encoding="utf-8").splitlines(), TELEMETRY_FILE}
+        if strays := [path for name, path in kept.items() if name not in known and not name.startswith(ATTEMPTS)]:
+            more = f" (and {len(strays) - 1} more)" if len(strays) > 1 else ""
+            raise DataError(
+                f"{strays[0]}{more}: a stray file in an artifact that was being made: no stage committed it. Take it "
+                "away, or delete the whole .partial folder that it is in, and run again."
+            )
 
     def discard(self) -> None:
         """Give the artifact up: nothing of it stays."""

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipeline import runfile
+from pipeline.audit.policies import adapter_problems
+from pipeline.graph import Graph
 from pipeline.jobs import stage_of
 from pipeline.runfile import RunFile
 from pipeline.store import MANIFEST, Store, check_files, read_manifest
 from pipeline.tombstones import problems_of, tombstone_of
-from schemas.errors import DataError
-from schemas.parquet import read_rows
-from schemas.policies import POLICIES, policy_digest
+from schemas.errors import DataError, RecipeError
 from stages.contract import Artifact
+
+if TYPE_CHECKING:
+    from pipeline.audit.check import Check
 
 
 @dataclass(frozen=True)
@@ -27,19 +30,33 @@ class Verification:
     problems: tuple[str, ...]
     deleted: tuple[str, ...] = ()
     """Artifacts whose bytes were deleted by request: who asked, when and why."""
+    checks: tuple[Check, ...] = ()
+    """What was computed anew; their problems stand among `problems` too."""
 
 
-def verify(folder: Path) -> Verification:
+def verify(folder: Path, *, deep: bool = False, root: Path | None = None) -> Verification:
     """Check run.json, every artifact below the run (chosen or not), and the chain that run.json names.
 
     The folder may be that of one artifact, such as a snapshot of traces, too.
+
+    Args:
+        folder: of the run.
+        deep: compute anew, too, what follows from other artifacts: groups from rollouts, batch plans from groups,
+            policies from adapters, means from rows. It finds artifacts that were changed together with every digest.
+        root: the recipe's folder, where it is not the one that manifests name.
+
+    Raises:
+        RecipeError: for a deep look at the folder of one artifact.
     """
     if (folder / MANIFEST).exists():
+        if deep:
+            raise RecipeError(f"{folder} is one artifact: --deep compares those of a run; name the run's folder")
         return _alone(folder)
     store = Store(folder / "artifacts")
     problems: list[str] = []
     intact: dict[tuple[str, str], Artifact] = {}
     deleted: list[str] = []
+    damaged: set[Path] = set()
     files = 0
     for stage, path in store.all():
         try:
@@ -49,7 +66,9 @@ def verify(folder: Path) -> Verification:
             continue
         if (stone := tombstone_of(path)) is not None:
             deleted.append(f"{path}: {stone}")
-        problems += check_files(path, manifest) if stone is None else problems_of(path, manifest)
+        found = check_files(path, manifest) if stone is None else problems_of(path, manifest)
+        problems += found
+        damaged |= {path} if found else set()
         files += len(manifest.files) if stone is None else 0
         if manifest.stage != stage or manifest.key[:16] != path.name:
             problems.append(f"{path / MANIFEST}: it is {manifest.stage}/{manifest.key[:16]}, but lies elsewhere")
@@ -59,7 +78,19 @@ def verify(folder: Path) -> Verification:
         problems += _chain(folder, run, intact)
     except DataError as error:
         problems.append(str(error))
-    return Verification(len(intact), files, tuple(problems), tuple(deleted))
+        return Verification(len(intact), files, tuple(problems), tuple(deleted))
+    checks = _deep(run, intact, root, damaged) if deep else ()
+    problems += [problem for check in checks for problem in check.problems]
+    return Verification(len(intact), files, tuple(dict.fromkeys(problems)), tuple(deleted), checks)
+
+
+def _deep(
+    run: RunFile, intact: dict[tuple[str, str], Artifact], root: Path | None, damaged: set[Path]
+) -> tuple[Check, ...]:
+    from pipeline.audit.check import Run
+    from pipeline.audit.deep import audit
+
+    return tuple(audit(Run(Graph(intact.values()), run.recipe, root, damaged)))
 
 
 def _alone(folder: Path) -> Verification:
@@ -79,7 +110,7 @@ def _chain(folder: Path, run: RunFile, intact: dict[tuple[str, str], Artifact]) 
             continue
         yield from _inputs_known(artifact, intact, run)
         if stage == "train" and artifact.manifest.metrics["trained"]:
-            yield from _adapter_is_the_policy(artifact)
+            yield from adapter_problems(artifact)
 
 
 def chosen_keys(run: RunFile) -> Iterator[tuple[str, str]]:
@@ -99,38 +130,3 @@ def _inputs_known(artifact: Artifact, intact: dict[tuple[str, str], Artifact], r
         if digest not in known:
             where = artifact.path / MANIFEST
             yield f"{where}: its input '{role}' ({digest[:12]}) is no artifact of this run: it was changed or removed"
-
-
-def _adapter_is_the_policy(artifact: Artifact) -> Iterator[str]:
-    """The bytes of the adapters give their digests, and those the policy which later stages say they sampled from."""
-    from stages.engines.adapters import read_adapters
-
-    policy = artifact.manifest.metrics["policy"]
-    path = artifact.file("policies.parquet")
-    rows = {row["policy"]: row for row in read_rows(path, POLICIES)}
-    row = rows.get(policy)
-    if row is None:
-        yield f"{path}: lacks the policy {policy[:12]} that the manifest names"
-        return
-    adapters = json.loads(row["adapters"])
-    if policy_digest(row["base"], adapters) != policy:
-        yield f"{path}: policy {policy[:12]} does not follow from its base and adapters"
-    there = read_adapters(artifact.path)
-    found = there.digests()
-    for module in sorted(adapters.keys() | found.keys()):
-        if adapters.get(module) != found.get(module):
-            where = there.by_module.get(module, artifact.path)
-            was, named = (str(digests.get(module))[:12] for digests in (found, adapters))
-            yield f"{where}: the digest of the adapter of '{module}' is {was}, the policy names {named}"
-    before = json.loads(rows[row["parent"]]["adapters"]) if row["parent"] in rows else {}
-    yield from _kept(artifact, before, adapters)
-
-
-def _kept(artifact: Artifact, before: dict[str, str], now: dict[str, str]) -> Iterator[str]:
-    """An adapter that took no step is the one that it was."""
-    told = artifact.manifest.metrics.get("adapters", {})  # earlier releases had one adapter, which took every step
-    for name, figures in told.items():
-        changed = [module for module in figures["modules"] if before.get(module) != now.get(module)]
-        if changed and not figures["steps"]:
-            modules = ", ".join(changed)
-            yield f"{artifact.path}: the adapter '{name}' of {modules} took no step, but is another than before"

@@ -64,17 +64,14 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
         DataError: for members without usable tokens, or a previous adapter that does not fit.
         StageError: for a loss that is not finite, or data too far from the policy.
     """
-    from stages.training.objective import objective_of, why_nothing
-    from stages.training.rejection import as_rejection, rejection_objective, why_none
+    from stages.training.objective import objective_of
+    from stages.training.rejection import as_rejection, rejection_objective
     from stages.training.world import joined
 
     rejecting = "rejection" in inputs.params
     objective = rejection_objective(recipe) if rejecting else objective_of(recipe)
     recipe = as_rejection(recipe) if rejecting else recipe
-    members = _members(inputs, recipe, execution, out)
-    reason = why_nothing(members, recipe.train.beta)
-    if rejecting and reason:
-        reason = why_none(recipe)
+    members, reason = admitted(inputs, recipe, execution, out)
     with joined() as world:
         if world.size > 1 and recipe.train.module_norms:
             raise RecipeError("train.module_norms goes with one process: launch one, or set train.module_norms = false")
@@ -126,6 +123,28 @@ def _train(
         draft.rename(outcome)  # from here on a restart has only to move files
 
 
+def admitted(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> tuple[Members, str | None]:
+    """The members that are trained on, those left out counted in `out`; and why nothing can be learned of them."""
+    from stages.training.objective import why_nothing
+    from stages.training.rejection import as_rejection, why_none
+
+    rejecting = "rejection" in inputs.params
+    recipe = as_rejection(recipe) if rejecting else recipe
+    members = _members(inputs, recipe, execution, out)
+    reason = why_nothing(members, recipe.train.beta)
+    return members, why_none(recipe) if rejecting and reason else reason
+
+
+def planned(inputs: Inputs, recipe: Recipe, members: Members) -> list[PlannedStep]:
+    """Which groups make which step: decided by the groups, the recipe and the iteration alone."""
+    return make_plan(
+        dict(zip(members.group.tolist(), members.example.tolist(), strict=True)),
+        seed=seed_from("train", recipe.seed, int(inputs.params["iteration"])),
+        epochs=recipe.train.epochs,
+        examples_per_step=recipe.train.examples_per_step,
+    )
+
+
 def _members(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> Members:
     from stages.engines.models import load_tokenizer
     from stages.training.behaviour import admit
@@ -156,12 +175,7 @@ def _members(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> 
 
 def _plan(inputs: Inputs, recipe: Recipe, members: Members, out: Out | None) -> list[PlannedStep]:
     """The batch plan, on disk before training starts (`out` is None in a process that writes nothing)."""
-    plan = make_plan(
-        dict(zip(members.group.tolist(), members.example.tolist(), strict=True)),
-        seed=seed_from("train", recipe.seed, int(inputs.params["iteration"])),
-        epochs=recipe.train.epochs,
-        examples_per_step=recipe.train.examples_per_step,
-    )
+    plan = planned(inputs, recipe, members)
     if out is not None and "batch_plan.parquet" not in out.committed():
         draft = out.scratch / "batch_plan.parquet"
         write_table(plan_rows(plan), draft, BATCH_PLAN)

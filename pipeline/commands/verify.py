@@ -13,17 +13,27 @@ TEXT = "check every byte of a run against its manifests"
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What the command line takes."""
     parser.add_argument("run", type=Path, help="a run folder")
+    parser.add_argument(
+        "--deep",
+        action="store_true",
+        help="compute anew what follows from other artifacts (groups, batch plans, policies, means), and compare",
+    )
+    parser.add_argument("--root", type=Path, metavar="D", help="the recipe's folder, for --deep, if it has moved")
 
 
 def do(options: argparse.Namespace) -> int:
     """`mmgrpo verify RUN`."""
     from pipeline.verify import verify
 
-    found = verify(options.run)
+    found = verify(options.run, deep=options.deep, root=options.root)
+    for line in found.deleted:
+        print(line)
+    for check in found.checks:
+        print(check)
+        for line in check.skipped:
+            print(f"  not looked at: {line}")
     if found.problems:
         lines = "\n".join(f"  - {problem}" for problem in found.problems)
         raise DataError(f"{options.run} does not verify:\n{lines}")
     print(f"{options.run}: {found.artifacts} artifacts, {found.files} files, all as their manifests say")
-    for line in found.deleted:
-        print(line)
     return 0

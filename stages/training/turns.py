@@ -88,7 +88,7 @@ class Turn:
         """What the manifest says of it."""
         groups = len(set(self.members.group.tolist()))
         about = {"modules": list(self.modules), "members": self.members.units, "groups": groups, "reason": self.reason}
-        return about | {"ended_early": self.outcome.ended_early} | _summary(self.outcome.rows)
+        return about | {"ended_early": self.outcome.ended_early} | summarised(self.outcome.rows)
 
 
 def train_in_turn(work: Work, folder: Path, out: Out, world: World) -> dict[str, Any]:
@@ -247,12 +247,12 @@ def _metrics(turns: list[Turn], rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "path": trained[0].outcome.path if trained else None,
         "ended_early": "; ".join(ends) or None,
-        **_summary(rows),
+        **summarised(rows),
         "adapters": {turn.name: turn.figures for turn in turns},
     }
 
 
-def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def summarised(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Means over the rows of the steps table, for the manifest."""
     summary: dict[str, Any] = {"steps": len({row["step"] for row in rows})}
     for name in _MEANS:

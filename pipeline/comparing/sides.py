@@ -1,0 +1,67 @@
+"""The two runs of a comparison: what run.json names, in the order in which it came to be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline import runfile
+from pipeline.choices import ORDER
+from pipeline.jobs import stage_of
+from pipeline.runfile import RunFile
+from pipeline.store import Store
+from schemas.recipe import Recipe
+from stages.contract import Artifact
+
+SETUP = ("ingest", "examples", "program", "base", "prompts")
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the runs."""
+
+    folder: Path
+    run: RunFile
+    artifacts: dict[str, Artifact]
+    """By what a person calls them, in order."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """The resolved recipe."""
+        return Recipe.model_validate(self.run.recipe)
+
+    def setup(self, stage: str) -> Artifact | None:
+        """What the whole run shares of a stage."""
+        return self.artifacts.get(stage)
+
+
+def open_side(folder: Path) -> Side:
+    """A run folder.
+
+    Raises:
+        DataError: when run.json or a manifest is damaged, or an artifact that it names is gone.
+    """
+    run = runfile.read_run(folder)
+    store = Store(folder / "artifacts")
+    names = _names(run)
+    return Side(folder, run, {name: store.open(stage, key) for name, (stage, key) in names.items()})
+
+
+def _names(run: RunFile) -> dict[str, tuple[str, str]]:
+    """(stage, key) of everything that run.json names, by what a person calls it, in order."""
+    found = {name: (name, run.setup[name]) for name in SETUP if name in run.setup}
+    found |= _scored(run, 0)
+    for index, stages in enumerate(run.iterations):
+        for name in sorted(stages, key=lambda name: (ORDER.index(stage_of(name)), name)):
+            found[f"iteration {index} · {name}"] = (stage_of(name), stages[name])
+        found |= _scored(run, index + 1)
+    return found
+
+
+def _scored(run: RunFile, index: int) -> dict[str, tuple[str, str]]:
+    """Scores of the policy at a place of the chain, unless they are those of the one before it."""
+    if index >= len(run.policies) or run.policies[index] in run.policies[:index]:
+        return {}
+    after = f"after iteration {index - 1}" if index else "before training"
+    keys = ((split, scores.get(run.policies[index])) for split, scores in sorted(run.evaluations.items()))
+    return {f"scores on {split} {after}": ("evaluate", key) for split, key in keys if key is not None}

@@ -1,0 +1,1 @@
+"""Lineage of one thing, both ways: what it was made from, and what came of it."""
