@@ -129,7 +129,8 @@ def _adapter_rows(folder: Path, item: Iteration) -> list[dict[str, Any]]:
         row = {"adapter": path.relative_to(folder).as_posix(), "adapter_digest": digests[modules[0]], "modules": None}
         if modules != [SHARED]:
             told = item.train.manifest.metrics["adapters"]
-            row |= {"modules": ", ".join(modules), "members": told[name]["members"] if took_steps(item.train, name) else 0}
+            members = told[name]["members"] if took_steps(item.train, name) else 0
+            row |= {"modules": ", ".join(modules), "members": members}
         rows.append(row)
     return rows
 
@@ -189,7 +190,9 @@ def of_rollout(folder: Path, rollout: str) -> dict[str, Any]:
         about = {"iteration": iteration, "group": group.digest}
         members = read_frame(group.file("groups.parquet"), GROUPS, validate=False).filter(mine)
         excluded = read_frame(group.file("excluded.parquet"), EXCLUDED, validate=False).filter(mine)
-        trained = [item for role, item in graph.users(group) if role == "group" and item.manifest.stage == "train"]
+        trained: list[Artifact | None] = [
+            item for role, item in graph.users(group) if role == "group" and item.manifest.stage == "train"
+        ]
         for train in trained or [None]:
             found = with_adapter(members, train).to_dicts()
             policy = made_policy(train) if train else None

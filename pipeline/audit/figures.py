@@ -36,7 +36,7 @@ def _calls(calls: pl.DataFrame, runs: int) -> dict[str, Any]:
 
 
 def scores(run: Run) -> Check:
-    """Means, counts and parts of scores from their rows; and that the rows are of the split's examples, each as often."""
+    """Means, counts and parts of scores from their rows; and that these are of the split's examples, each as often."""
 
     def look(artifact: Artifact) -> Iterator[str]:
         path, payload = artifact.file("scores.parquet"), artifact.manifest.payload
@@ -67,7 +67,7 @@ def scores(run: Run) -> Check:
             return
         split = read(examples.file("examples.parquet"), EXAMPLES, ["example_id", "split"])
         wanted = split.filter(pl.col("split") == payload["params"]["split"])["example_id"].to_list()
-        expected = {name: section["samples"] for name in wanted[: section["limit"]]}
+        expected = dict.fromkeys(wanted[: section["limit"]], section["samples"])
         found = dict(rows.group_by("example_id").len().iter_rows())
         if found != expected:
             wrong = sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
@@ -113,7 +113,8 @@ def logprobs(run: Run) -> Check:
         if others := rows.filter(pl.col("policy") != policy).height:
             yield f"{path}: {others} rows are of another policy than {policy[:12]}"
         members = read(job.inputs["group"].file("groups.parquet"), GROUPS, _CALL).unique()
-        calls = pl.concat([read(file, INVOCATIONS, [*_CALL, "completion_ids"]) for file in invocation_files(job.inputs)])
+        files, wanted = invocation_files(job.inputs), [*_CALL, "completion_ids"]
+        calls = pl.concat([read(file, INVOCATIONS, wanted) for file in files])
         tokens = calls.join(members, on=_CALL, how="semi").with_columns(pl.col("completion_ids").list.len())
         if alone := rows.join(tokens, on=_CALL, how="anti").height:
             yield f"{path}: {alone} rows are of calls that stand in no group"
@@ -136,8 +137,6 @@ def steps(run: Run) -> Check:
         yield from _told(artifact, summarised(rows))
         for name, told in artifact.manifest.metrics["adapters"].items():
             own = summarised([row for row in rows if row["adapter"] == name])
-            yield from (
-                f"{artifact.path / MANIFEST}: adapter '{name}': {line}" for line in values_differ(told, own)
-            )
+            yield from (f"{artifact.path / MANIFEST}: adapter '{name}': {line}" for line in values_differ(told, own))
 
     return each(run, Check("figures of training are those of its steps"), ("train",), look)

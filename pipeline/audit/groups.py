@@ -44,17 +44,16 @@ def accounted(run: Run) -> Check:
         calls = _calls(run, artifact)
         members = read(artifact.file("groups.parquet"), GROUPS, _CALL).unique()
         excluded = read(artifact.file("excluded.parquet"), EXCLUDED, _CALL)
-        for frame, other, words in (
-            (members, excluded, "both members and excluded"),
-            (pl.concat([members, excluded]), calls, None),
-            (calls, pl.concat([members, excluded]), "neither members nor excluded"),
-        ):
-            how = "semi" if frame is members else "anti"
-            found = frame.join(other, on=_CALL, how=how, nulls_equal=True)
+        either = pl.concat([members, excluded])
+        wrong = {
+            "both members and excluded": members.join(excluded, on=_CALL, how="semi", nulls_equal=True),
+            "of no rollout that they were made of": either.join(calls, on=_CALL, how="anti", nulls_equal=True),
+            "neither members nor excluded": calls.join(either, on=_CALL, how="anti", nulls_equal=True),
+        }
+        for words, found in wrong.items():
             if found.height:
                 row = ", ".join(f"{name}={value}" for name, value in found.row(0, named=True).items())
-                said = words or "of no rollout that they were made of"
-                yield f"{artifact.file('groups.parquet')}: {found.height} calls are {said}, for example {row}"
+                yield f"{artifact.file('groups.parquet')}: {found.height} calls are {words}, for example {row}"
 
     return each(run, Check("groups account for every call of their rollouts"), ("group",), look)
 

@@ -73,11 +73,11 @@ def recorded(artifact: Artifact, graph: Graph, document: Mapping[str, Any], root
     """
     manifest = artifact.manifest
     stage = STAGES.get(manifest.stage)
-    if stage is None or stage.VERSION != manifest.stage_version:
+    if stage is None or manifest.stage_version != stage.VERSION:
         here = "has no such stage" if stage is None else f"has version {stage.VERSION}"
         raise CannotRedoError(
-            f"made by version {manifest.stage_version} of the stage {manifest.stage}, and this release {here}: it cannot "
-            "be made again with this one"
+            f"made by version {manifest.stage_version} of the stage {manifest.stage}, and this release {here}: it "
+            "cannot be made again with this one"
         )
     found: dict[str, Artifact] = {}
     for role, item in graph.inputs(artifact).items():

@@ -18,7 +18,7 @@ from pipeline.files import replace_file
 from pipeline.graph import Graph, open_graph
 from pipeline.locks import hold
 from pipeline.progress import Reporter
-from pipeline.reproducing.compare import DIFFERS, IDENTICAL, TOLERANCES, Compared, Tolerance, compare
+from pipeline.reproducing.compare import DIFFERS, IDENTICAL, TOLERANCES, WITHIN, Compared, Tolerance, compare
 from pipeline.reproducing.jobs import Wanted, job_of, refuse_other_code, wanted, with_adapter
 from pipeline.reproducing.taken import take_over
 from pipeline.store import Store
@@ -54,9 +54,9 @@ class Reproduction:
 
     @property
     def state(self) -> str:
-        """Of all jobs together: as of the one that is furthest away."""
+        """Of all jobs together: as of the one that is furthest away; the same scores are no distance."""
         states = {item.state for item in self.compared}
-        return DIFFERS if DIFFERS in states else IDENTICAL if states <= {IDENTICAL} else "within tolerance"
+        return DIFFERS if DIFFERS in states else WITHIN if WITHIN in states else IDENTICAL
 
 
 def reproduce(asked: Asked, execution: Execution, reporter: Reporter) -> Reproduction:
@@ -136,7 +136,7 @@ def _claim(folder: Path, about: dict[str, str]) -> None:
         except (ValueError, KeyError, TypeError):
             same = False
         if not same:
-            raise RecipeError(f"{folder} holds the reproduction of another run, or of an earlier state of it: name another")
+            raise RecipeError(f"{folder} holds the reproduction of another run, or of one that went on: name another")
         return
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RecipeError(f"{folder} is there already: name a folder that is not")

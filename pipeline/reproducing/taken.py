@@ -26,7 +26,7 @@ def take_over(artifacts: Iterable[Artifact], folder: Path) -> list[Artifact]:
             _take(artifact, target)
         if problems := check_files(target, artifact.manifest):
             lines = "\n".join(f"  - {problem}" for problem in problems)
-            raise DataError(f"{artifact.path} cannot be reproduced from, it is damaged:\n{lines}\n`mmgrpo verify` says more")
+            raise DataError(f"{artifact.path} is damaged, nothing can be made from it:\n{lines}")
         taken.append(Artifact(target, artifact.manifest))
     return taken
 
@@ -38,7 +38,7 @@ def _take(artifact: Artifact, target: Path) -> None:
         place = draft / name
         place.parent.mkdir(parents=True, exist_ok=True)
         if not artifact.file(name).is_file():
-            raise DataError(f"{artifact.file(name)}: listed in the manifest but missing. `mmgrpo verify` says more")
+            raise DataError(f"{artifact.file(name)}: listed in the manifest but missing")
         _link(artifact.file(name).resolve(), place)
     draft.replace(target)
 

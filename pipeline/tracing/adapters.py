@@ -81,11 +81,8 @@ class Adapters:
 
     def moved_by(self, column: str, value: str) -> tuple[tuple[Made, pl.DataFrame], ...]:
         """The adapters that members with a value (a rollout's id, an example's) moved, each with those members."""
-        found = []
-        for item in self.made:
-            if item.moved and (rows := self.moving(item).filter(pl.col(column) == value)).height:
-                found.append((item, rows))
-        return tuple(found)
+        each = ((item, self.moving(item).filter(pl.col(column) == value)) for item in self.made if item.moved)
+        return tuple((item, rows) for item, rows in each if rows.height)
 
     def descendants(self, digests: Collection[str]) -> tuple[str, ...]:
         """Adapters and all that were continued from them, in order of iteration."""

@@ -1,4 +1,4 @@
-"""Finding what a person names: rollouts, examples and traces by the first digits of their ids, adapters by their files."""
+"""Finding what a person names: rollouts, examples and traces, by the first digits of their ids."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def one_id(known: Collection[str], beginning: str, what: str) -> str:
     Raises:
         RecipeError: when none or several do.
     """
-    fits = sorted({item for item in known if beginning and item.startswith(beginning)})
+    fits = sorted({item for item in known if item.startswith(beginning)})
     if beginning in known:
         return beginning
     if len(fits) == 1:

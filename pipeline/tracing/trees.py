@@ -37,7 +37,7 @@ class Tracer:
         digest = find_adapter(self.adapters, named, self.folder)
         item = next(item for item in self.adapters.made if item.digest == digest)
         examples = {row for name in self.adapters.line(digest) for row in self._examples_behind(name)}
-        facts = {"name": item.name, "serves": served(item), "path": self._place(item.path)}
+        facts: dict[str, Any] = {"name": item.name, "serves": served(item), "path": self._place(item.path)}
         facts |= {"rollouts_behind": len(self.adapters.rollouts_behind(digest)), "examples_behind": len(examples)}
         return Traced(Node("adapter", digest, facts), self._before(digest), self._after(digest))
 
@@ -134,7 +134,7 @@ class Tracer:
         return nodes
 
     def _sampled_by(self, holder: Artifact) -> list[Node]:
-        """What a stage that runs the program was given: examples, program, prompts, and the policy with its adapters."""
+        """What a stage that runs the program was given: examples, program, prompts, and the policy's adapters."""
         nodes = []
         for role, item in self.graph.inputs(holder).items():
             if item is None or role not in ("examples", "program", "prompts"):
@@ -143,7 +143,8 @@ class Tracer:
         policy = holder.manifest.payload["params"].get("policy")
         if policy is not None:
             mine = [item for item in self.adapters.made if made_policy(item.train) == policy]
-            nodes.append(Node("policy", policy, {}, [Node("adapter", item.digest, {"name": item.name}) for item in mine]))
+            adapters = [Node("adapter", item.digest, {"name": item.name}) for item in mine]
+            nodes.append(Node("policy", policy, {}, adapters))
         return nodes
 
     def _came_of_rollout(self, row: dict[str, Any], holders: Sequence[Artifact]) -> list[Node]:
@@ -152,7 +153,8 @@ class Tracer:
         for group in groups_of(self.graph, holders):
             members = read_frame(group.file("groups.parquet"), GROUPS, validate=False).filter(mine)
             left = read_frame(group.file("excluded.parquet"), EXCLUDED, validate=False).filter(mine)
-            reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(left["reason"].value_counts().iter_rows()))
+            counts = sorted(left["reason"].value_counts().iter_rows())
+            reasons = ", ".join(f"{reason} {count}" for reason, count in counts)
             nodes.append(self._stage(group, {"members": members.height, "excluded": reasons or None}))
         moved = self.adapters.moved_by("rollout_id", row["rollout_id"])
         return nodes + [self._moved(item, rows) for item, rows in moved]

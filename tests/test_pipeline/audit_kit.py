@@ -23,7 +23,7 @@ Metrics = Callable[[dict[str, Any]], None]
 
 
 def forge(folder: Path, artifact: Artifact, spec: TableSpec | None, rows: Frame | None, metrics: Metrics) -> Path:
-    """Change rows of a table and figures of the manifest, then reseal the artifact, all that it went into, and run.json.
+    """Change rows of a table and figures of the manifest, then reseal it, all that it went into, and run.json.
 
     Returns:
         The changed artifact's folder.

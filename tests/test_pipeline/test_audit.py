@@ -94,7 +94,7 @@ FORGERIES: dict[str, tuple[Callable[[Path], Artifact], TableSpec | None, Any, An
     "an advantage with its sign turned": (
         _of("group"), GROUPS, _first("advantage", -pl.col("advantage")), _nothing, "advantage differs in 1 row",
     ),
-    "a reward in a group": (_of("group"), GROUPS, _first("reward", pl.col("reward") + 0.25), _nothing, "reward differs"),
+    "a reward": (_of("group"), GROUPS, _first("reward", pl.col("reward") + 0.25), _nothing, "reward differs"),
     "a member dropped": (
         _of("group"), GROUPS, lambda rows: rows[1:], lambda m: m.update(members=m["members"] - 1), "1 row missing",
     ),
@@ -109,7 +109,7 @@ FORGERIES: dict[str, tuple[Callable[[Path], Artifact], TableSpec | None, Any, An
     "the mean loss": (_of("train"), None, None, _set("loss", -3.0), "loss is -3.0, made again"),
     "where a policy came from": (
         _of("train"), POLICIES,
-        lambda rows: rows.with_columns(parent=pl.when(pl.col("iteration") == 2).then(rows["policy"][0])
+        lambda rows: rows.with_columns(parent=pl.when(pl.col("iteration") == 2).then(pl.lit(rows["policy"][0]))
                                        .otherwise(pl.col("parent"))),
         _nothing, "parent of policy",
     ),
@@ -211,7 +211,8 @@ def test_deep_on_one_artifact_says_to_name_the_run(finished: Path, capsys: pytes
     assert "name the run's folder" in capsys.readouterr().err
 
 
-ROWS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from([None, 0.0, 1.0])), max_size=5, unique_by=lambda row: row[0])
+ROW = st.tuples(st.integers(0, 3), st.sampled_from([None, 0.0, 1.0]))
+ROWS = st.lists(ROW, max_size=5, unique_by=lambda row: row[0])
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
