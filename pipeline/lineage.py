@@ -17,6 +17,7 @@ from pipeline.moved import adapters_of, members_moving, took_steps, with_adapter
 from pipeline.runfile import RunFile
 from pipeline.store import Store
 from pipeline.tracing.find import find_rollout, groups_of, one_id
+from schemas.errors import RecipeError
 from schemas.groups import EXCLUDED, GROUPS
 from schemas.parquet import read_frame, read_rows
 from schemas.policies import POLICIES, SHARED
