@@ -7,6 +7,7 @@ from typing import Any
 
 from pipeline import runfile
 from pipeline.jobs import OF_POLICIES, Job, stage_of
+from pipeline.release.openings import openings
 from pipeline.runfile import RunFile
 from pipeline.teaching import STAGE, role_of
 from schemas.errors import DataError
@@ -21,7 +22,7 @@ def load_state(folder: Path, recipe: Recipe) -> RunFile:
     """The run's state, or a new one for this recipe; the recipe in it is the one at hand."""
     resolved = recipe.model_dump(mode="json")
     if not (folder / runfile.NAME).exists():
-        return RunFile(name=recipe.name, recipe=resolved)
+        return RunFile(name=recipe.name, recipe=resolved, tests_opened=len(openings(folder)))
     state = runfile.read_run(folder)
     if state.name != recipe.name:
         raise DataError(

@@ -19,8 +19,8 @@ class Job:
     """One stage of the walk.
 
     `slot` says where run.json keeps the job's key: ("setup", stage), ("iterations", index, stage), or
-    ("evaluations", split, index of the policy) and likewise ("drifts", …). Where a stage runs several times in an
-    iteration, `stage.PURPOSE` stands for `stage`; see `stage_of`.
+    ("evaluations", split, index of the policy) and likewise ("drifts", …); for "released" in the index's place it keeps
+    none. Where a stage runs several times in an iteration, `stage.PURPOSE` stands for `stage`; see `stage_of`.
     """
 
     stage: Stage
@@ -38,7 +38,8 @@ class Job:
             _, dot, purpose = self.slot[2].partition(".")
             return f"iteration {self.slot[1]} · {self.stage.NAME}{f' ({purpose})' if dot else ''}"
         if self.of_policy:
-            name = "base" if self.slot[2] == "0" else f"after iteration {int(self.slot[2]) - 1}"
+            name = {"0": "base", "released": "what is released"}.get(self.slot[2])
+            name = name or f"after iteration {int(self.slot[2]) - 1}"
             return f"{self.stage.NAME} {self.slot[1]} · {name}"
         return f"{self.slot[0]} · {self.stage.NAME}"
 

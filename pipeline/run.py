@@ -67,12 +67,20 @@ class Runner:
 
     def produce(self, job: Job) -> Artifact:
         """The job's artifact: found, or made now. Its key is recorded in run.json."""
-        payload = job.payload(self.recipe)
-        key = key_of(payload)
+        artifact = self.made_or_found(job)
+        self.record(job, self.key(job), artifact)
+        return artifact
+
+    def made_or_found(self, job: Job) -> Artifact:
+        """The job's artifact, without any word in run.json."""
+        key = self.key(job)
         artifact = self.store.find(job.stage.NAME, key) or self._make(job, key)
         refuse_deleted(artifact)
-        self.record(job, key, artifact)
         return artifact
+
+    def key(self, job: Job) -> str:
+        """The job's key. All its inputs must be there."""
+        return key_of(job.payload(self.recipe))
 
     def record(self, job: Job, key: str, artifact: Artifact) -> None:
         """Write the job's key into run.json, if it is news there."""
@@ -132,18 +140,26 @@ class Runner:
             self._intact.add(artifact.path)
 
 
-def run_all(runner: Runner, iterations: int, after: Callable[[Job], None]) -> str | None:
-    """Walk through the whole run; calls `after` behind each job. Returns why it ended early, or None."""
+def run_all(runner: Runner, iterations: int, after: Callable[[Job], str | None]) -> str | None:
+    """Walk through the whole run. Returns why it ended early, or None.
+
+    Args:
+        runner: makes the artifacts.
+        iterations: how many.
+        after: called behind each job; the run ends there when it says why.
+    """
     setup = identify(runner.recipe, runner.loaded.root, runner.execution.cache)
     jobs = walk(runner.recipe, setup, iterations)
     artifact: Artifact | None = None
-    try:
-        while True:
+    ended: str | None = None
+    while ended is None:
+        try:
             job = jobs.send(artifact)
-            artifact = runner.produce(job)
-            after(job)
-    except StopIteration as end:
-        ended: str | None = end.value
+        except StopIteration as end:
+            ended = end.value
+            break
+        artifact = runner.produce(job)
+        ended = after(job)
     state = runner.state.model_copy(update={"ended": ended})
     if state != runner.state:
         runfile.write_run(runner.folder, state)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from pipeline import runfile
 from pipeline.jobs import Job, key_of
+from pipeline.release.openings import note_opening, openings
 from pipeline.run import Runner
 from pipeline.walk import Setup, walk
 from schemas.errors import DataError
@@ -16,8 +18,12 @@ _SEVERAL = {"teacher": "group", "logprobs": "train"}
 """Stages of which an iteration has any number of jobs, and the stage behind them."""
 
 
-def run_stage(runner: Runner, setup: Setup, stage: str, iteration: int) -> int:
+def run_stage(
+    runner: Runner, setup: Setup, stage: str, iteration: int, after: Callable[[Job], object] = lambda _: None
+) -> int:
     """Make one stage of one iteration, with what the whole run shares. Everything else must be there already.
+
+    `after` is called behind each job that was made, or found for it.
 
     Returns:
         How many jobs the stage has there: none where `logprobs` has nothing to score or the recipe no teacher, several
@@ -39,10 +45,12 @@ def run_stage(runner: Runner, setup: Setup, stage: str, iteration: int) -> int:
             hits += wanted
             if wanted or (job.slot[0] == "setup" and job.stage.NAME != "prompts"):
                 artifact = runner.produce(job)
+                after(job)
             elif job.of_policy and not _drift_needs(job, stage, iteration):
                 artifact = None  # nothing else depends on it
             else:
                 artifact = _found(runner, job)
+                after(job)
             if wanted and stage not in {"evaluate", "drift", *_SEVERAL}:
                 return hits
     except StopIteration:
@@ -86,16 +94,23 @@ def score_last(runner: Runner, setup: Setup, split: str) -> Artifact:
 
 def _score(runner: Runner, jobs: list[Job], split: str) -> list[Artifact]:
     """The evaluations of dev, done for another split; counted as an opening where they are news to this run."""
-    before = runner.state.evaluations.get(split)
     moved = [
         replace(job, slot=(job.slot[0], split, job.slot[2]), params={**job.params, "split": split}) for job in jobs
     ]
-    scores = [runner.produce(job) for job in moved]
-    if runner.state.evaluations.get(split) != before and split == runner.recipe.examples.test:
-        state = runner.state.model_copy(update={"tests_opened": runner.state.tests_opened + 1})
-        runfile.write_run(runner.folder, state)
-        runner.state = state
-    return scores
+    if split == runner.recipe.examples.test:
+        _count_opening(runner, split, [runner.key(job) for job in moved])
+    return [runner.produce(job) for job in moved]
+
+
+def _count_opening(runner: Runner, split: str, keys: list[str]) -> None:
+    """Count an opening before it is made, in a file of its own: run.json may be lost and made again."""
+    known = runner.state.evaluations.get(split, {}).values()
+    news = [key for key in keys if key not in known]
+    opened = note_opening(runner.folder, split, news) if news else False
+    count = max(runner.state.tests_opened + opened, len(openings(runner.folder)))
+    if count != runner.state.tests_opened:
+        runner.state = runner.state.model_copy(update={"tests_opened": count})
+        runfile.write_run(runner.folder, runner.state)
 
 
 def _evaluations(runner: Runner, setup: Setup, iterations: int) -> list[Job]:

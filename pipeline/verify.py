@@ -11,6 +11,7 @@ from pipeline import runfile
 from pipeline.audit.policies import adapter_problems
 from pipeline.graph import Graph
 from pipeline.jobs import stage_of
+from pipeline.release.checks import record_problems
 from pipeline.runfile import RunFile
 from pipeline.store import MANIFEST, Store, check_files, read_manifest
 from pipeline.tombstones import problems_of, tombstone_of
@@ -79,6 +80,7 @@ def verify(folder: Path, *, deep: bool = False, root: Path | None = None) -> Ver
     except DataError as error:
         problems.append(str(error))
         return Verification(len(intact), files, tuple(problems), tuple(deleted))
+    problems += record_problems(folder)
     checks = _deep(run, intact, root, damaged) if deep else ()
     problems += [problem for check in checks for problem in check.problems]
     return Verification(len(intact), files, tuple(dict.fromkeys(problems)), tuple(deleted), checks)

@@ -22,6 +22,8 @@ def do(options: argparse.Namespace) -> int:
     from pipeline.lineage import newest_adapters
     from pipeline.outcome import cost_line, score_line
     from pipeline.progress import Reporter
+    from pipeline.release.gate import Gate
+    from pipeline.release.words import line_of
     from pipeline.reporting.live import LiveReport
     from pipeline.run import open_run, run_all
     from stages.engines.adapters import SHARED_NAME
@@ -29,10 +31,14 @@ def do(options: argparse.Namespace) -> int:
     loaded, execution, folder = resolve(options)
     reporter = Reporter(execution.progress)
     with open_run(loaded, execution, folder, reporter) as runner, LiveReport(folder, reporter) as report:
+        gate = Gate(runner)
 
-        def after(job: Job) -> None:
+        def after(job: Job) -> str | None:
             if job.stage.NAME == "evaluate":
                 reporter.note(score_line(folder, job.slot[1], int(job.slot[2])))
+            if decision := gate.after(job):
+                reporter.note(line_of(decision))
+            return gate.why_stop(job)
 
         ended = run_all(runner, iterations_of(options, loaded), after)
         if ended:

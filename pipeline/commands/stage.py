@@ -20,8 +20,11 @@ def do(options: argparse.Namespace) -> int:
     """`mmgrpo stage NAME RECIPE --iteration I`."""
     from pipeline.commands.resolved import resolve
     from pipeline.follow import follow_stage
+    from pipeline.jobs import Job
     from pipeline.launch import follows
     from pipeline.progress import Reporter
+    from pipeline.release.gate import Gate
+    from pipeline.release.words import line_of
     from pipeline.run import open_run
     from pipeline.single import run_stage
     from pipeline.walk import identify
@@ -31,8 +34,13 @@ def do(options: argparse.Namespace) -> int:
         follow_stage(loaded, execution, folder, options.name, options.iteration)
         return 0
     with open_run(loaded, execution, folder, Reporter(execution.progress)) as runner:
-        setup = identify(loaded.recipe, loaded.root, execution.cache)
-        jobs = run_stage(runner, setup, options.name, options.iteration)
+        setup, gate = identify(loaded.recipe, loaded.root, execution.cache), Gate(runner)
+
+        def after(job: Job) -> None:
+            if decision := gate.after(job):
+                print(line_of(decision))
+
+        jobs = run_stage(runner, setup, options.name, options.iteration, after)
         if jobs == 0:
             print(f"{options.name} of iteration {options.iteration}: the recipe needs none; nothing was run.")
         elif runner.made == 0:

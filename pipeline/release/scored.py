@@ -33,7 +33,7 @@ class Scored:
     @property
     def prompts(self) -> str | None:
         """Digest of the artifact of prompts that it was scored with."""
-        found = self.artifact.manifest.payload["inputs"].get("prompts")
+        found = self.artifact.manifest.payload.get("inputs", {}).get("prompts")
         return None if found is None else str(found)
 
     def span(self) -> tuple[float, float]:
@@ -49,13 +49,11 @@ def read_scored(artifact: Artifact, recipe: Recipe) -> Scored | None:
         ContractError: when its table cannot be read.
     """
     missing = recipe.evaluate.failure_score
-    table = frame(artifact, SCORES, ["example_id", "score", "parts"])
+    table = frame(artifact, SCORES, ["policy", "example_id", "score", "parts"])
     ids, scores = table["example_id"].to_list(), table["score"].to_list()
     if not ids:
         return None
     parts = [{} if text is None else json.loads(text) for text in table["parts"].to_list()]
     filled = [missing if score is None else float(score) for score in scores]
     rows = tuple(zip(ids, filled, parts, strict=True))
-    return Scored(
-        artifact, str(artifact.manifest.payload["params"]["policy"]), example_means(ids, scores, missing), rows
-    )
+    return Scored(artifact, table["policy"][0], example_means(ids, scores, missing), rows)

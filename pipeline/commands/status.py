@@ -1,0 +1,24 @@
+"""`mmgrpo status RUN`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+TEXT = "say what is released, what was decided, how much of alpha is left, and what to do next"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command line takes."""
+    parser.add_argument("run", type=Path, help="a run folder")
+    parser.add_argument("--json", action="store_true", help="machine-readable output")
+
+
+def do(options: argparse.Namespace) -> int:
+    """`mmgrpo status RUN`."""
+    from pipeline.release.status import render, status
+
+    found = status(options.run)
+    print(json.dumps(found.as_json(), indent=2) if options.json else render(found))
+    return 0

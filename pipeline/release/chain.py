@@ -1,0 +1,97 @@
+"""Files of records, a line each, that are only ever added to: every line has the digest of the one before."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from pipeline.locks import hold
+from schemas.canonical import canonical_json
+from schemas.decisions import Record
+from schemas.errors import DataError, LockedError
+
+PATIENCE_S = 60.0
+"""How long another process may hold a chain that several runs share. Holding it takes milliseconds."""
+
+R = TypeVar("R", bound=Record)
+
+
+def read_chain(path: Path, kind: type[R]) -> list[R]:
+    """The records of a file, oldest first; none where there is no file.
+
+    A last line without its end was being written when its process died: it never counted.
+
+    Raises:
+        DataError: naming the line that was changed, or that does not follow the one before.
+    """
+    found: list[R] = []
+    for number, line in enumerate(_lines(path), start=1):
+        where = f"{path}, line {number}"
+        try:
+            record = kind.model_validate(json.loads(line))
+        except (ValueError, ValidationError) as error:
+            raise DataError(f"{where}: not a record of this release ({str(error).splitlines()[0]})") from None
+        if record.digest != record.own_digest():
+            raise DataError(f"{where}: its digest does not follow from its content: it was changed. Restore the file.")
+        if record.parent != (found[-1].digest if found else ""):
+            raise DataError(f"{where}: it does not follow line {number - 1}: lines were taken out. Restore the file.")
+        found.append(record)
+    return found
+
+
+def append(path: Path, before: list[R], draft: R) -> R:
+    """Add a record, durably; returns it with its parent and its digest. `held` must be open around this and reading.
+
+    Args:
+        path: the file.
+        before: what `read_chain` gave.
+        draft: the record without them.
+    """
+    linked = draft.model_copy(update={"parent": before[-1].digest if before else ""})
+    record = linked.model_copy(update={"digest": linked.own_digest()})
+    known = sum(len(line) + 1 for line in _lines(path))
+    with path.open("ab") as file:
+        file.truncate(known)  # half a line of a process that died
+        file.write(canonical_json(record.model_dump(mode="json")).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+    return record
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Hold a chain for reading and adding to it, waiting for others who do.
+
+    Raises:
+        LockedError: when another process holds it for a minute.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            with hold(path.with_name(f".{path.name}.lock"), str(path)):
+                yield
+                return
+        except LockedError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.05)
+
+
+def _lines(path: Path) -> list[bytes]:
+    if not path.exists():
+        return []
+    *whole, _ = path.read_bytes().split(b"\n")
+    return whole
