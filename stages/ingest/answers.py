@@ -93,6 +93,8 @@ def said_by(messages: Sequence[Mapping[str, Any]]) -> Answer | None:
 
 def _of_list(values: list[Any]) -> Answer | None:
     """A list of messages, or DSPy's list of completions, each a text or an object with one."""
+    if _are_chunks(values):
+        return answer_of({**values[-1], "choices": [_streamed(values)]})
     plain = [item for item in values if isinstance(item, str)]
     bare = [item for item in values if isinstance(item, dict) and "text" in item and not item.get("role")]
     if values and len(plain) == len(values):
@@ -108,6 +110,24 @@ def _of_list(values: list[Any]) -> Answer | None:
         return None
     reason = _reason(values[-1]) if isinstance(values[-1], dict) else None
     return Answer(answer.message, answer.choices, reason)
+
+
+def _are_chunks(values: list[Any]) -> bool:
+    """Whether a list is a streamed response of OpenAI's API, a part an item."""
+    parts = [item.get("choices") if isinstance(item, dict) else None for item in values]
+    return bool(values) and all(
+        isinstance(held, list) and all(isinstance(one, dict) and isinstance(one.get("delta"), dict) for one in held)
+        for held in parts
+    )
+
+
+def _streamed(chunks: list[Any]) -> dict[str, Any]:
+    """The first choice of a streamed response as it is when it came whole."""
+    parts = [one for item in chunks for one in item["choices"] if one.get("index") in (0, None)]
+    texts = [held for one in parts if isinstance(held := one["delta"].get("content"), str)]
+    calls = [call for one in parts for call in one["delta"].get("tool_calls") or ()]
+    said = {"role": "assistant", "content": "".join(texts), **({"tool_calls": calls} if calls else {})}
+    return {"message": said, "finish_reason": next((one["finish_reason"] for one in parts if _reason(one)), None)}
 
 
 def _of_choices(value: Mapping[str, Any]) -> Answer | None:

@@ -45,7 +45,7 @@ def findings(name: str, attributes: Mapping[str, Any], events: Sequence[Any], sc
     asked = request_of(inputs)
     prompt = _messages(attributes, "llm.input_messages") or _texts(attributes, "llm.prompts") or asked.messages
     said = _messages(attributes, "llm.output_messages")
-    answer = said_by(said) if said else answer_of(outputs)
+    answer = said_by(said) if said else answer_of(attributes.get("llm.choices.0.completion.text")) or answer_of(outputs)
     settings = unpacked(attributes.get("llm.invocation_parameters"))
     settings = settings if isinstance(settings, dict) else {}
     tools = any(key.startswith("llm.tools") for key in attributes) or bool(settings.get("tools")) or asked.tools
@@ -70,7 +70,9 @@ def _agent(attributes: Mapping[str, Any]) -> str | None:
 
 def _texts(attributes: Mapping[str, Any], prefix: str) -> tuple[dict[str, Any], ...] | None:
     """The prompt of a text completion, as what a user says."""
-    found = text(attributes.get(f"{prefix}.0.prompt.text"))
+    listed = unpacked(attributes.get(prefix))
+    first = listed[0] if isinstance(listed, list) and len(listed) == 1 else None
+    found = text(attributes.get(f"{prefix}.0.prompt.text")) or text(first)
     return ({"role": "user", "content": found},) if found else None
 
 

@@ -21,7 +21,7 @@ _CHOICE = "gen_ai.choice"
 _LISTS = ("events", "all_messages_events", "pydantic_ai.all_messages")
 _WHOLE = ("gen_ai.client.inference.operation.details", "gen_ai.content.prompt", "gen_ai.content.completion")
 _EVENTS = frozenset({*_ROLES, _CHOICE})
-_PREFIXES = ("gen_ai.input.messages", "gen_ai.output.messages", "gen_ai.prompt", "gen_ai.completion")
+_PREFIXES = ("gen_ai.input.messages", "gen_ai.output.messages", "gen_ai.prompt", "gen_ai.completion", "llm.prompts.")
 
 
 def _tells(key: str) -> bool:
@@ -45,7 +45,9 @@ def asked_and_said(attributes: Mapping[str, Any], events: Sequence[Any]) -> tupl
         prompt, answer = _of_lists(held)
     if prompt is None:
         prompt = messages_of(held.get("gen_ai.prompt")) or _one_by_one(held, "gen_ai.prompt")
-        answer = _completion(held)
+        answer = _completion(held, "gen_ai.completion")
+    if prompt is None:  # OpenLLMetry before it took up the conventions
+        prompt, answer = _one_by_one(held, "llm.prompts"), _completion(held, "llm.completions")
     return _with_system(prompt, held.get("gen_ai.system_instructions")), answer
 
 
@@ -102,12 +104,12 @@ def _choices(events: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[tuple[
                 yield made, text(body.get("finish_reason"))
 
 
-def _completion(held: Mapping[str, Any]) -> Answer | None:
-    if (whole := held.get("gen_ai.completion")) is not None:
+def _completion(held: Mapping[str, Any], prefix: str) -> Answer | None:
+    if (whole := held.get(prefix)) is not None:
         return answer_of(whole)
-    found = _one_by_one(held, "gen_ai.completion")
+    found = _one_by_one(held, prefix)
     said = said_by(found) if found else None
-    return Answer(said.message, said.choices, text(held.get("gen_ai.completion.0.finish_reason"))) if said else None
+    return Answer(said.message, said.choices, text(held.get(f"{prefix}.0.finish_reason"))) if said else None
 
 
 def _one_by_one(attributes: Mapping[str, Any], prefix: str) -> Prompt | None:
@@ -115,7 +117,7 @@ def _one_by_one(attributes: Mapping[str, Any], prefix: str) -> Prompt | None:
     found: list[dict[str, Any]] = []
     while any(f"{prefix}.{len(found)}.{name}" in attributes for name in ("role", "content", "tool_calls.0.name")):
         place = f"{prefix}.{len(found)}."
-        role = attributes.get(f"{place}role") or ("assistant" if prefix.endswith("completion") else "user")
+        role = attributes.get(f"{place}role") or ("assistant" if "completion" in prefix else "user")
         extra = {name: attributes.get(f"{place}{name}") for name in ("tool_call_id", "reasoning")}
         calls = {"tool_calls": _calls(attributes, f"{place}tool_calls")}
         made = message(role, unpacked_content(attributes.get(f"{place}content")), {**extra, **calls})

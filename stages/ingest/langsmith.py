@@ -16,7 +16,7 @@ from stages.ingest.guard import each
 from stages.ingest.normal import Call, Item, Kind, Refused, Score, Span
 from stages.ingest.read import Shape
 from stages.ingest.requests import call_of, known, request_of
-from stages.ingest.values import identity, integer, nanoseconds, number, text, unpacked
+from stages.ingest.values import identity, integer, judged, nanoseconds, number, text, unpacked
 
 NAME = "langsmith"
 _KINDS: Mapping[str, Kind] = {
@@ -145,3 +145,8 @@ def _scores(run: Mapping[str, Any], trace: str, span: str | None, where: str) ->
         held = unpacked(found)
         if isinstance(held, Mapping) and integer(held.get("n")) != 0:
             yield Score(trace, str(name), number(held.get("avg")), span, "feedback", where)
+    listed = unpacked(run.get("feedback") or run.get("feedbacks"))
+    for row in listed if isinstance(listed, list) else ():
+        if isinstance(row, Mapping) and text(row.get("key")):
+            value = row.get("score") if row.get("score") is not None else row.get("value")
+            yield Score(trace, row["key"], judged(value), span, text(row.get("source")), where)

@@ -1,6 +1,7 @@
 """Chats one a line, as OpenAI's API and fine-tuning files have them: `{messages}`, with an id and a score if at hand.
 
-Also `{prompt, completion}`, a chat with the `choices` of its response, and pairs `{request, response}`. The last
+Also `{prompt, completion}`, a chat with its response beside it, pairs `{request, response}`, responses of the Responses
+API that repeat their input, and `{conversations}` with `from` and `value`. The last
 message of the assistant is the completion, and what stands before it is the prompt; of the earlier ones a line does
 not say whether the same model made them.
 """
@@ -10,17 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from stages.ingest.answers import Answer, answer_of
+from stages.ingest.chat_forms import asked_and_answered
 from stages.ingest.logged import tokens_of
-from stages.ingest.messages import messages_of
 from stages.ingest.normal import Item, Refused, Score, Span
 from stages.ingest.read import Shape
-from stages.ingest.requests import Request, call_of, known, request_of
+from stages.ingest.requests import call_of
 from stages.ingest.scores import SCORES, named_scores
 from stages.ingest.trajectory import trace_id
-from stages.ingest.values import identity, nanoseconds, number, text, unpacked
+from stages.ingest.values import identity, judged, nanoseconds, text, unpacked
 
 NAME = "openai_chat"
+_TIMES = ("created", "created_at", "timestamp", "start_time", "startTime")
 _IDS = ("trace_id", "id", "request_id", "conversation_id", "session_id")
 _OTHERS = (
     "mmgrpo_capture",
@@ -48,6 +49,10 @@ def recognises(value: Any, shape: Shape) -> bool:
         return False
     if isinstance(held := unpacked(value.get("messages")), list):
         return not held or (isinstance(held[0], Mapping) and "role" in held[0])
+    if isinstance(held := unpacked(value.get("conversations")), list) and held:
+        return isinstance(held[0], Mapping) and "from" in held[0] and "value" in held[0]
+    if value.get("object") == "response":
+        return "input" in value and isinstance(value.get("output"), list)
     if "completion" in value:
         return isinstance(value.get("prompt"), (str, list)) and isinstance(value["completion"], (str, list))
     request, response = unpacked(value.get("request")), unpacked(value.get("response"))
@@ -61,7 +66,7 @@ def _mixed(value: Mapping[str, Any]) -> bool:
 
 def read(value: Mapping[str, Any], where: str) -> Iterator[Item]:
     """The one call of a line, as a trace, and its scores."""
-    request, answer = _parts(value)
+    request, answer = asked_and_answered(value)
     if request.messages is None:
         yield Refused("broken", "the line holds no chat messages", where)
         return
@@ -75,9 +80,7 @@ def read(value: Mapping[str, Any], where: str) -> Iterator[Item]:
         "call",
         kind="llm",
         name=text(value.get("name")) or "",
-        start=nanoseconds(
-            next((value[name] for name in ("created", "created_at", "timestamp") if value.get(name)), None)
-        ),
+        start=nanoseconds(next((value[name] for name in _TIMES if value.get(name)), None)),
         error=str(value["error"]) if value.get("error") else None,
         module=text(value.get("mmgrpo.module")) or text(value.get("module")),
         inputs={"messages": list(request.messages)},
@@ -89,25 +92,5 @@ def read(value: Mapping[str, Any], where: str) -> Iterator[Item]:
     )
     for name in SCORES:
         if name in value:
-            yield Score(trace, name, number(value[name]), where=where)
+            yield Score(trace, name, judged(value[name]), where=where)
     yield from named_scores(value, trace, where)
-
-
-def _parts(value: Mapping[str, Any]) -> tuple[Request, Answer | None]:
-    """What was asked and what was answered."""
-    asked, said = unpacked(value.get("request")), unpacked(value.get("response"))
-    if isinstance(asked, Mapping):
-        return request_of(asked), answer_of(said)
-    request = request_of({name: held for name, held in value.items() if name not in ("completion", "choices")})
-    if "messages" not in value and "completion" in value:
-        prompt = messages_of(value["prompt"]) if isinstance(value["prompt"], list) else request.messages
-        return Request(prompt, request.tools, request.model, request.settings), answer_of(value["completion"])
-    if isinstance(value.get("choices"), list):
-        return request, answer_of({"choices": value["choices"], "model": value.get("model")})
-    messages = request.messages or ()
-    place = next((place for place in reversed(range(len(messages))) if messages[place]["role"] == "assistant"), None)
-    if place is None:
-        return request, None
-    prompt = messages[:place] or None
-    answer = Answer(messages[place], finish_reason=text(value.get("finish_reason")), model=text(value.get("model")))
-    return Request(prompt, request.tools, request.model, known(request.settings)), answer

@@ -16,22 +16,32 @@ from stages.ingest.otlp_logs import RawRecord, items_of_record
 from stages.ingest.read import Shape
 
 NAME = "otlp_json"
-_SPANS, _LOGS = ("resourceSpans", "resource_spans"), ("resourceLogs", "resource_logs")
+_TYPES = frozenset(f"{kind}Value" for kind in ("string", "int", "double", "bool", "array", "kvlist", "bytes"))
+_SPANS, _LOGS = ("resourceSpans", "resource_spans", "batches"), ("resourceLogs", "resource_logs")
 SPLIT = (*_SPANS, *_LOGS)
 _SCOPES = ("scopeSpans", "scope_spans", "instrumentationLibrarySpans")
 _FAILED = (2, "2", "STATUS_CODE_ERROR")
 
 
 def recognises(value: Any, shape: Shape) -> bool:
-    """An object with `resourceSpans` or `resourceLogs`."""
-    return isinstance(value, dict) and any(isinstance(value.get(key), list) for key in SPLIT)
+    """An object with `resourceSpans` or `resourceLogs`, or one that Tempo's API wraps around them."""
+    value = _unwrapped(value)
+    if not isinstance(value, dict) or not any(isinstance(value.get(key), list) for key in SPLIT):
+        return False
+    held = value.get("batches")
+    return held is None or not held or (isinstance(held[0], dict) and any(key in held[0] for key in _SCOPES))
 
 
 def read(value: Mapping[str, Any], where: str) -> Iterator[Item]:
     """Every span and log record of every scope."""
+    value = _unwrapped(value)
     for keys, reader in ((_SPANS, _of_resource), (_LOGS, _of_logs)):
         resources = next((value[key] for key in keys if value.get(key)), None)
         yield from each(resources, partial(reader, where=where), where, "resource")
+
+
+def _unwrapped(value: Any) -> Any:
+    return value["trace"] if isinstance(value, Mapping) and set(value) == {"trace"} else value
 
 
 def _of_resource(resource: Mapping[str, Any], where: str) -> Iterator[Item]:
@@ -96,10 +106,14 @@ def _either(span: Mapping[str, Any], *names: str) -> Any:
 
 
 def plain(attributes: Any) -> dict[str, Any]:
-    """OTLP's list of typed values as a dictionary; one that is a dictionary already stays."""
+    """OTLP's list of typed values as a dictionary; one that is a dictionary already stays, its values unwrapped."""
     if isinstance(attributes, dict):
-        return dict(attributes)
+        return {name: _value(value) if _is_typed(value) else value for name, value in attributes.items()}
     return {item["key"]: _value(item.get("value")) for item in attributes}
+
+
+def _is_typed(value: Any) -> bool:
+    return isinstance(value, dict) and len(value) == 1 and not _TYPES.isdisjoint(value)
 
 
 def _value(value: Any) -> Any:

@@ -13,7 +13,17 @@ from stages.ingest.normal import Call
 from stages.ingest.values import text, unpacked
 
 _SYSTEM = ("system", "instructions", "system_instruction", "systemInstruction")
-_SETTINGS = ("config", "generationConfig", "generation_config", "inferenceConfig", "options", "parameters", "kwargs")
+_PROXY = ("model_parameters", "optional_params")
+_SETTINGS = (
+    "config",
+    "generationConfig",
+    "generation_config",
+    "inferenceConfig",
+    "options",
+    "parameters",
+    "kwargs",
+    *_PROXY,
+)
 _TOOLS = ("tools", "functions", "toolConfig")
 
 

@@ -1,25 +1,62 @@
-"""Trajectories of tau-bench: `{task_id, trial, reward, info, traj}`, `traj` being a conversation with tools."""
+"""Trajectories of tau-bench: `{task_id, trial, reward, info, traj}`, `traj` being a conversation with tools.
+
+And those of tau2-bench, `{tasks, simulations}`, of which each simulation has its `messages` and its `reward_info`.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from stages.ingest.guard import each
 from stages.ingest.normal import Item, Refused, Score, Span
 from stages.ingest.read import Shape
 from stages.ingest.trajectory import ROOT, calls_of, normal, trace_id
 from stages.ingest.values import number
 
 NAME = "tau_bench"
+SPLIT = ("simulations",)
+_FAILED = ("agent_error", "user_error", "infrastructure_error")
 
 
 def recognises(value: Any, shape: Shape) -> bool:
-    """An object with `task_id` and `traj`."""
+    """An object with `task_id` and `traj`, or with simulations."""
+    if isinstance(value, Mapping) and isinstance(held := value.get("simulations"), list) and held:
+        return _is_simulation(held[0])
+    return _is_simulation(value) or _is_run(value)
+
+
+def _is_simulation(value: Any) -> bool:
+    names = ("task_id", "messages", "reward_info")
+    return isinstance(value, Mapping) and all(name in value for name in names)
+
+
+def _is_run(value: Any) -> bool:
     return isinstance(value, Mapping) and "task_id" in value and isinstance(value.get("traj"), list)
 
 
 def read(value: Mapping[str, Any], where: str) -> Iterator[Item]:
-    """The run as a root with the instruction as its input, and one call for each message of the assistant."""
+    """Each run as a root with the instruction as its input, and one call for each message of the assistant."""
+    if isinstance(held := value.get("simulations"), list):
+        yield from each(held, lambda run: _run(_older(run, value.get("tasks")), where), where, "simulation")
+    else:
+        yield from _run(_older(value, None) if "traj" not in value else value, where)
+
+
+def _older(run: Mapping[str, Any], tasks: Any) -> dict[str, Any]:
+    """A simulation of tau2-bench as tau-bench has its runs."""
+    told = run.get("reward_info")
+    reward = {"reward": told.get("reward")} if isinstance(told, Mapping) else {}
+    known = [task for task in tasks if isinstance(task, Mapping)] if isinstance(tasks, list) else []
+    task = next((task for task in known if task.get("id") == run["task_id"]), {})
+    said = json.dumps(asked, sort_keys=True) if (asked := task.get("user_scenario")) else None
+    failed = run.get("termination_reason") in _FAILED
+    info = {"task": {"instruction": said}, "error": run["termination_reason"] if failed else None}
+    return {"task_id": run["task_id"], "trial": run.get("trial"), "traj": run["messages"], "info": info, **reward}
+
+
+def _run(value: Mapping[str, Any], where: str) -> Iterator[Item]:
     messages = normal(value["traj"])
     if messages is None:
         yield Refused("broken", "`traj` is not a list of chat messages", where)

@@ -14,7 +14,7 @@ import orjson
 _HEX = re.compile(r"(0x)?[0-9a-fA-F]+")
 _LOWER_HEX = re.compile(r"[0-9a-f]+")
 _LENGTHS = (16, 32)
-_ISO = re.compile(r"(\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2})(\.\d+)?\s*(Z|[+-]\d{2}:?\d{2})?")
+_ISO = re.compile(r"(\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2})(\.\d+)?\s*(Z|UTC|GMT|[+-]\d{2}:?\d{2})?")
 _DIGITS = 19
 """A time in nanoseconds has so many until the year 2286."""
 _LATEST = 10**_DIGITS
@@ -50,7 +50,7 @@ def _of_text(text: str) -> int | None:
 
 
 def _of_iso(moment: str, fraction: str | None, offset: str | None) -> int | None:
-    zone = "+00:00" if offset in (None, "Z") else offset
+    zone = "+00:00" if offset in (None, "Z", "UTC", "GMT") else offset
     try:
         whole = datetime.fromisoformat(moment.replace(" ", "T") + str(zone))
     except ValueError:

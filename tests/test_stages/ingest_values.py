@@ -223,11 +223,89 @@ VALUES: dict[str, tuple[str, Any]] = {
     "scores: of a span": ("scores", {"trace_id": "t1", "span_id": "s1", "reward": 1}),
     "scores: a list of them": ("scores", {"scores": [{"trace_id": "t1", "value": True}]}),
     "scores: Phoenix's": ("scores", {"context.trace_id": "t1", "score": 0.5, "label": "good"}),
+    "tau_bench: simulations": (
+        "tau_bench",
+        {
+            "tasks": [{"id": "3", "user_scenario": {"instructions": "Ask."}}],
+            "simulations": [
+                {
+                    "id": "s",
+                    "task_id": "3",
+                    "trial": 0,
+                    "reward_info": {"reward": 1.0},
+                    "messages": [{"role": "user", "content": "2+2?"}, SAID],
+                    "termination_reason": "user_stop",
+                }
+            ],
+        },
+    ),
+    "openai_chat: LiteLLM's payload": (
+        "openai_chat",
+        {
+            "id": "x",
+            "call_type": "acompletion",
+            "model": "m-1",
+            "messages": CHAT,
+            "response": COMPLETION,
+            "startTime": 1767323045.5,
+            "model_parameters": {"temperature": 0.5},
+        },
+    ),
+    "openai_chat: with a text as response": ("openai_chat", {"messages": CHAT, "response": "4", "score": "0.5"}),
+    "openai_chat: streamed": (
+        "openai_chat",
+        {
+            "messages": CHAT,
+            "response": [
+                {"choices": [{"delta": {"role": "assistant", "content": "4"}}]},
+                {"choices": [{"delta": {}, "finish_reason": "stop"}]},
+            ],
+        },
+    ),
+    "openai_chat: of the Responses API": (
+        "openai_chat",
+        {
+            "object": "response",
+            "id": "r",
+            "status": "completed",
+            "input": "2+2?",
+            "output": [
+                {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "4"}]},
+            ],
+        },
+    ),
+    "openai_chat: turns": (
+        "openai_chat",
+        {"id": "s", "conversations": [{"from": "human", "value": "2+2?"}, {"from": "gpt", "value": "4"}], "score": 1},
+    ),
+    "otel_spans: a log record": (
+        "otel_spans",
+        {
+            "event_name": "gen_ai.user.message",
+            "body": {"content": "2+2?"},
+            "trace_id": HEX,
+            "span_id": SPAN,
+            "timestamp": TIME,
+            "attributes": {},
+        },
+    ),
     "nemo_gym: a text as input": (
         "nemo_gym",
         {"responses_create_params": {"input": "2+2?"}, "response": {"output": [{**SAID, "type": "message"}]}},
     ),
     "tau_bench: a run": ("tau_bench", {"task_id": 1, "reward": 1, "traj": [*CHAT, SAID]}),
+    "otlp_json: as Tempo gives it": (
+        "otlp_json",
+        {"batches": [{"scopeSpans": [{"spans": [{"traceId": HEX, "spanId": SPAN, "attributes": []}]}]}]},
+    ),
+    "otlp_json: logs": (
+        "otlp_json",
+        {
+            "resourceLogs": [
+                {"scopeLogs": [{"logRecords": [{"eventName": "gen_ai.choice", "traceId": HEX, "spanId": SPAN}]}]}
+            ]
+        },
+    ),
     "otlp_json: snake case": (
         "otlp_json",
         {"resource_spans": [{"scope_spans": [{"spans": [{"trace_id": HEX, "span_id": SPAN, "name": "x"}]}]}]},
