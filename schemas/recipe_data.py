@@ -216,7 +216,7 @@ class EvaluateSection(Section):
     """Resamples of the 95 % intervals."""
     drift: bool = True
     """Look at how far each policy that is scored on the dev split has drifted from the base: the drift stage."""
-    drift_calls: Positive = 64
+    drift_calls: Positive = 32
     """LM calls of an evaluation whose completions are scored with the policy and the base; chosen by a hash of their
     place, so that they are the same for all policies as far as these make them."""
 

@@ -19,7 +19,7 @@ from stages.contract import Artifact, Inputs
 from stages.drifting.calls import row_of
 from stages.engines.factory import make_engine, policy_adapters
 from stages.engines.interface import Adapter, Engine, Request, Sampling
-from stages.programs.recorder import Messages, checked_messages
+from stages.programs.recorder import Messages, checked_messages, encodable
 from stages.training.members import Row
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def read_canaries(path: Path) -> list[Canary]:
     if not path.is_file():
         raise RecipeError(f"canaries.path: no file at {path}. The path starts at the recipe's folder.")
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # other line breaks may stand in a text
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
     found: dict[str, Canary] = {}
@@ -81,6 +81,8 @@ def _parsed(line: str, where: str) -> Canary:
         raise DataError(f"{where}: not JSON ({error})") from None
     if not isinstance(record, dict) or set(record) != {"id", "messages"} or not isinstance(record["id"], str):
         raise DataError(f'{where}: expected {{"id": text, "messages": [{{"role", "content"}}, …]}}, got {line[:80]}')
+    if not record["id"] or not encodable(record["id"]):
+        raise DataError(f"{where}: the id is empty, or has a lone surrogate, which has no UTF-8 form")
     try:
         return Canary(record["id"], checked_messages(record["messages"]))
     except TypeError as error:
