@@ -161,7 +161,7 @@ def run_all(runner: Runner, iterations: int, after: Callable[[Job], str | None])
         artifact = runner.produce(job)
         ended = after(job)
     state = runner.state.model_copy(update={"ended": ended})
-    if state != runner.state:
+    if state.own_digest() != runfile.read_run(runner.folder).digest:  # a changed recipe may change no key
         runfile.write_run(runner.folder, state)
         runner.state = state
     return ended
@@ -196,6 +196,7 @@ def summary(artifact: Artifact) -> str:
         )
     if metrics.get("modules_never_called"):
         parts.append(f"modules never called: {', '.join(metrics['modules_never_called'])}")
+    parts += [f"ALARM: {alarm}" for alarm in metrics.get("alarms", [])]
     return ", ".join(["done", *parts, *_failures(metrics)])
 
 
