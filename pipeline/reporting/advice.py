@@ -128,8 +128,8 @@ def _unfinished(facts: Facts) -> Iterator[Advice]:
 def _wrong(facts: Facts) -> Iterator[Advice]:
     if facts.failed_share is not None and facts.failed_share > FAILED_SHARE:
         mend = MENDS.get(facts.worst_status or "", "see the list of errors")
-        status = (facts.worst_status or "unknown").replace("_", " ")
-        text = f"{share(facts.failed_share)} of the rollouts failed, most by {status}: {mend}."
+        status = facts.worst_status or "an unknown status"
+        text = f"{share(facts.failed_share)} of the rollouts failed, most often with {status}: {mend}."
         yield Advice("Mend what fails", text, "warning")
     if facts.flat_share is not None and facts.flat_share > FLAT_SHARE and not facts.idle:
         text = (
@@ -146,7 +146,7 @@ def _wrong(facts: Facts) -> Iterator[Advice]:
 
 
 def _outcome(facts: Facts) -> Iterator[Advice]:
-    if facts.newest_released:
+    if facts.released and facts.newest_released:
         text = f"The newest policy is released: {facts.released}."
         yield Advice("Export the adapter", text, "good", f"mmgrpo export adapter {facts.folder} FOLDER")
     elif facts.released:

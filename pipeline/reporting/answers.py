@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipeline.reporting.data import Failure, Iteration, Note, SplitScores, StageCost
+from pipeline.cost_forms import money
+from pipeline.costs import Ledger
+from pipeline.reporting.data import Failure, Iteration, Note, SplitScores
 from pipeline.reporting.data_answers import Advice, Answer, Level
 from pipeline.reporting.data_chain import Chain
 from pipeline.reporting.data_gate import Decided, Gate
@@ -44,7 +46,7 @@ def real(dev: SplitScores, test: SplitScores | None, opened: int, gate: Gate | N
         )
     compared = gate.difference_of(dev.last.position) if gate and dev.last else None
     if told and compared and compared.to_base and compared.to_base.sign_flip_p is not None:
-        told.append(f"By chance alone as often as {compared.to_base.sign_flip_p:.2g} (sign flips, this one look).")
+        told.append(f"By sign flips p = {compared.to_base.sign_flip_p:.2g}, for this one look.")
     if gate is not None and gate.decisions:
         last = gate.decisions[-1]
         value, level = last.verdict, "good" if last.verdict == "released" else level
@@ -63,20 +65,21 @@ def _decided(last: Decided) -> str:
     return f"{last.kind.capitalize()}: {last.reason.rstrip('.')}.{spent}"
 
 
-def cost(seconds: float | None, costs: Sequence[StageCost], money: str | None) -> Answer:
+def cost(ledger: Ledger) -> Answer:
     """What did it cost?"""
-    total: dict[str, float] = {}
-    for row in costs:
-        for name, value in row.figures.items():
-            total[name] = total.get(name, 0.0) + value
-    slowest = max(costs, key=lambda row: row.figures.get("seconds", 0.0), default=None)
-    prompt, completion = (count(total.get(f"{kind}_tokens")) for kind in ("prompt", "completion"))
-    told = [f"{prompt} prompt and {completion} completion tokens sampled"]
-    if slowest is not None and seconds:
-        told.append(f"{share(slowest.figures.get('seconds', 0.0) / seconds)} of the time went into {slowest.stage}")
-    if money:
-        told.append(f"at the recipe's prices {money}")
-    return Answer("cost", "What did it cost?", duration(seconds), f"{'; '.join(told)}.", "plain", "cost")
+    spent = ledger.total.spent
+    named = {"of cores": spent.core_seconds, "of GPUs": spent.gpu_seconds}
+    told = [f"{duration(seconds)} {name}" for name, seconds in named.items() if seconds]
+    told.append(f"{count(spent.prompt_tokens)} prompt and {count(spent.completion_tokens)} completion tokens sampled")
+    longest = max(ledger.stages, key=lambda row: row.spent.seconds or 0.0, default=None)
+    if longest is not None and longest.spent.seconds and spent.seconds:
+        told.append(f"{share(longest.spent.seconds / spent.seconds)} of the time went into {longest.stage}")
+    if ledger.total.silent:
+        told.append(f"{plural(ledger.total.silent, 'artifact')} recorded nothing")
+    value = duration(spent.seconds)
+    if spent.money is not None:
+        value += f" · {money(spent.money)} {ledger.currency}"
+    return Answer("cost", "What did it cost?", value, f"{'; '.join(told)}.", "plain", "cost")
 
 
 def data(run: OpenRun, iterations: Sequence[Iteration], chain: Chain) -> Answer:

@@ -43,12 +43,12 @@ def _places(run: OpenRun) -> Iterator[_Place]:
     for index, keys in enumerate(run.state.iterations):
         for name in sorted(keys, key=lambda name: (STAGES.index(stage_of(name)), name)):
             yield _Place(f"iterations/{index}/{name}", name.replace(".", " "), index, stage_of(name), keys[name])
-    for split, scores in run.state.evaluations.items():
-        for policy, key in scores.items():
-            if policy in run.state.policies:
-                at = run.state.policies.index(policy)
-                column = at - 1 if at else None
-                yield _Place(f"evaluations/{split}/{at}", f"evaluate {split}", column, "evaluate", key)
+    for stage, by_split in (("evaluate", run.state.evaluations), ("drift", run.state.drifts)):
+        for split, keys in by_split.items():
+            for at, policy in enumerate(run.state.policies):
+                if policy in keys and run.state.policies.index(policy) == at:
+                    column = at - 1 if at else None
+                    yield _Place(f"{stage}/{split}/{at}", f"{stage} {split}", column, stage, keys[policy])
 
 
 def _mark(run: OpenRun, place: _Place, manifest: Manifest | None, tainted: Tainted | None) -> Mark:
@@ -62,13 +62,18 @@ def _mark(run: OpenRun, place: _Place, manifest: Manifest | None, tainted: Taint
 
 def _links(manifests: dict[str, Manifest]) -> Iterator[Link]:
     """An adapter counts as its policy in a key, so that train and base artifacts are known by that too."""
-    known: dict[str, str] = {}
+    known: dict[str, list[str]] = {}
     for name, manifest in manifests.items():
-        known.setdefault(manifest.digest, name)
-        if manifest.stage in ("train", "base") and (policy := manifest.metrics.get("policy")):
-            known.setdefault(policy, name)
+        policy = manifest.metrics.get("policy") if manifest.stage in ("train", "base") else None
+        for digest in filter(None, (manifest.digest, policy)):
+            known.setdefault(digest, []).append(name)
     for name, manifest in manifests.items():
-        inputs = manifest.payload.get("inputs", {})
-        for role in sorted(inputs):
-            if (source := known.get(inputs[role])) is not None and source != name:
-                yield Link(source, name, role)
+        for role, digest in sorted(manifest.payload.get("inputs", {}).items()):
+            sources = [source for source in known.get(digest, ()) if source != name]
+            if sources:
+                yield Link(_of_stage(sources, manifests, role.partition(".")[0]), name, role)
+
+
+def _of_stage(sources: list[str], manifests: dict[str, Manifest], stage: str) -> str:
+    """The source that a role means: artifacts of two stages may hold the same bytes."""
+    return next((source for source in sources if manifests[source].stage == stage), sources[0])

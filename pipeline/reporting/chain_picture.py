@@ -13,9 +13,11 @@ from markupsafe import Markup
 from pipeline.reporting.data_chain import Box, Chain, Link
 from pipeline.reporting.text import ABSENT, duration, plain
 
-WIDTH, HEIGHT = 148, 56
+WIDTH, HEIGHT = 156, 56
 """Of a box."""
-PITCH_X, PITCH_Y = 224, 82
+PITCH_X, PITCH_Y = 240, 82
+BULGE = 56
+"""How far an arrow within a column reaches out to the right."""
 TOP, LEFT = 34, 8
 FIRST, LAST = 2, 3
 """Columns that are drawn of a long run: its first and its last iterations."""
@@ -38,7 +40,7 @@ def draw_chain(chain: Chain) -> Picture | None:
         return None
     columns, gap = _columns(chain.columns)
     places = _places(chain, columns, gap)
-    size = max(x for x, _ in places.values()) + WIDTH + LEFT, max(y for _, y in places.values()) + HEIGHT + LEFT
+    size = max(x for x, _ in places.values()) + WIDTH + BULGE, max(y for _, y in places.values()) + HEIGHT + LEFT
     drawn = [box for box in chain.boxes if box.name in places]
     title = _title(chain, len(columns))
     parts = [_DEFINITIONS, *_heads(columns, gap, size[1])]
@@ -102,11 +104,13 @@ def _heads(columns: Sequence[int], gap: int | None, height: int) -> list[Markup]
 
 
 def _is_drawn(link: Link, places: dict[str, tuple[int, int]], columns: Sequence[int]) -> bool:
-    """Whether an arrow is: between neighbours of the picture; from the set-up, to the first column alone."""
+    """Whether an arrow is: within a column or to the next one; from the set-up, to the first rollout alone."""
     if link.source not in places or link.target not in places:
         return False
     source, target = places[link.source][0], places[link.target][0]
-    return source == target or (target - source == PITCH_X and (source > LEFT or bool(columns)))
+    if source == LEFT < target:
+        return target - source == PITCH_X and link.target == f"iterations/{columns[0]}/rollout"
+    return source == target or target - source == PITCH_X
 
 
 def _arrow(link: Link, places: dict[str, tuple[int, int]]) -> Markup:
@@ -117,7 +121,7 @@ def _arrow(link: Link, places: dict[str, tuple[int, int]]) -> Markup:
     elif y2 - y1 == PITCH_Y:
         path = f"M{x1 + WIDTH // 2} {y1 + HEIGHT} V{y2}"
     else:
-        side, out = x1 + WIDTH, x1 + WIDTH + 10 + 6 * abs(y2 - y1) // PITCH_Y
+        side, out = x1 + WIDTH, x1 + WIDTH + min(14 + 8 * abs(y2 - y1) // PITCH_Y, BULGE)
         path = f"M{side} {y1 + HEIGHT // 2} C{out} {y1 + HEIGHT // 2} {out} {y2 + 14} {side} {y2 + 14}"
     return Markup('<path class="arrow" d="{}" marker-end="url(#tip)"/>').format(path)
 

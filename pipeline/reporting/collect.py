@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline import cost_forms
-from pipeline.costs import Ledger, ledger_of
+from pipeline.costs import ledger_of
 from pipeline.reporting import answers, findings
 from pipeline.reporting.advice import advise
 from pipeline.reporting.ages import collect_ages, collect_modules
@@ -13,6 +12,7 @@ from pipeline.reporting.chain import collect_chain
 from pipeline.reporting.compared import compare
 from pipeline.reporting.costs import collect_artifacts, collect_costs, collect_exclusions, total_seconds
 from pipeline.reporting.data import Report
+from pipeline.reporting.drift import collect_drift
 from pipeline.reporting.engines import collect_sampled, engine_gaps
 from pipeline.reporting.facts import facts_of
 from pipeline.reporting.failures import collect_failures
@@ -50,7 +50,8 @@ def collect(run_dir: Path, running: str | None = None) -> Report:
     chain = collect_chain(run)
     verdict = findings.verdict(dev)
     gate = collect_gate(run)
-    alarms: tuple[str, ...] = ()
+    drift = collect_drift(run, run.recipe.examples.dev)
+    alarms = drift.newest_alarms if drift else ()
     advice = advise(
         facts_of(run, iterations, dev, step_means=means, chain=chain, gate=gate, alarms=alarms, running=running)
     )
@@ -63,7 +64,7 @@ def collect(run_dir: Path, running: str | None = None) -> Report:
         answers=(
             answers.better(verdict, dev),
             answers.real(dev, test, run.state.tests_opened, gate),
-            answers.cost(total_seconds(costs), costs, _money(ledger)),
+            answers.cost(ledger),
             answers.data(run, iterations, chain),
             answers.failures(iterations, failures),
             answers.following(advice),
@@ -76,8 +77,9 @@ def collect(run_dir: Path, running: str | None = None) -> Report:
         tests_opened=run.state.tests_opened,
         seconds=total_seconds(costs),
         costs=costs,
-        compared=compare(run, iterations, dev, means, gate),
+        compared=compare(run, iterations, dev, means, gate=gate, ledger=ledger),
         gate=gate,
+        drift=drift,
         flips=collect_flips(run, run.recipe.examples.dev),
         ledger=ledger,
         prompts=collect_prompts(run),
@@ -95,9 +97,3 @@ def collect(run_dir: Path, running: str | None = None) -> Report:
         artifacts=collect_artifacts(run),
         chain=chain,
     )
-
-
-def _money(ledger: Ledger) -> str | None:
-    """What the run cost in money; None where that is not known."""
-    amount = ledger.total.spent.money
-    return None if amount is None else f"{cost_forms.money(amount)} {ledger.currency}"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from pipeline.costing import Spent
+from pipeline.costs import Ledger
 from pipeline.reporting.data import Iteration, PolicyScore, SplitScores
 from pipeline.reporting.data_answers import Compared
 from pipeline.reporting.data_gate import Gate
 from pipeline.reporting.data_training import StepMeans
-from pipeline.reporting.opened import OpenRun, telemetry
+from pipeline.reporting.opened import OpenRun
 from pipeline.reporting.text import ABSENT, difference
 
 
@@ -17,18 +19,30 @@ def compare(
     iterations: Sequence[Iteration],
     dev: SplitScores,
     step_means: Sequence[StepMeans],
+    *,
     gate: Gate | None,
+    ledger: Ledger,
 ) -> tuple[Compared, ...]:
     """One row for the policy that the run started from, and one for each iteration."""
     scores = {score.position: score for score in dev.policies}
-    spent = _spent(run)
+    spent = {row.iteration: row.spent for row in ledger.iterations}
     rows = []
     for position in range(len(iterations) + 1):
         iteration = iterations[position - 1] if position else None
         means = [item for item in step_means if iteration is not None and item.iteration == iteration.index]
         score = scores.get(position)
         policy = run.state.policies[position] if position < len(run.state.policies) else None
-        rows.append(_row(position, policy, iteration, score, means=means, spent=spent.get(position, {}), gate=gate))
+        rows.append(
+            _row(
+                position,
+                policy,
+                iteration,
+                score,
+                means=means,
+                spent=spent.get(position - 1 if position else None, Spent()),
+                gate=gate,
+            )
+        )
     return tuple(rows)
 
 
@@ -39,7 +53,7 @@ def _row(
     score: PolicyScore | None,
     *,
     means: Sequence[StepMeans],
-    spent: Mapping[str, float],
+    spent: Spent,
     gate: Gate | None,
 ) -> Compared:
     rolled = iteration.rollouts if iteration else None
@@ -63,8 +77,9 @@ def _row(
         steps=max((item.steps for item in means), default=None),
         kl_old=_mean(means, "kl_old"),
         ess=_mean(means, "ess"),
-        seconds=spent.get("seconds"),
-        completion_tokens=spent.get("completion_tokens"),
+        seconds=spent.seconds,
+        completion_tokens=spent.completion_tokens,
+        money=spent.money,
     )
 
 
@@ -73,25 +88,3 @@ def _mean(rows: Sequence[StepMeans], name: str) -> float | None:
     known = [(value, row.steps) for row in rows if (value := row.figures[name]) is not None]
     steps = sum(own for _, own in known)
     return sum(value * own for value, own in known) / steps if steps else None
-
-
-def _spent(run: OpenRun) -> dict[int, dict[str, float]]:
-    """What each position cost: the stages of its iteration, and scoring its policy. The set-up counts to none."""
-    sums: dict[int, dict[str, float]] = {}
-    scored = {
-        (position, scores[policy])
-        for scores in run.state.evaluations.values()
-        for position, policy in enumerate(run.state.policies)
-        if policy in scores and run.state.policies.index(policy) == position
-    }
-    made = [
-        (index + 1, name.partition(".")[0], key)
-        for index, keys in enumerate(run.state.iterations)
-        for name, key in keys.items()
-    ]
-    for position, stage, key in [*made, *((position, "evaluate", key) for position, key in sorted(scored))]:
-        artifact = run.store.find(stage, key)
-        total = sums.setdefault(position, {})
-        for name, value in (telemetry(artifact) if artifact else {}).items():
-            total[name] = total.get(name, 0.0) + value
-    return sums

@@ -12,6 +12,7 @@ from pipeline.costs import Ledger
 from pipeline.reporting.clips import Clipped
 from pipeline.reporting.data_answers import Advice, Answer, Compared, Flips
 from pipeline.reporting.data_chain import Chain
+from pipeline.reporting.data_drift import Drift
 from pipeline.reporting.data_engines import EngineGap, Sampled
 from pipeline.reporting.data_gate import Gate
 from pipeline.reporting.data_training import AgeStats, ModuleStats, Step, StepMeans
@@ -299,6 +300,7 @@ class Report:
     compared: tuple[Compared, ...]
     """The policies of the run, side by side."""
     gate: Gate | None
+    drift: Drift | None
     flips: Flips | None
     ledger: Ledger
     prompts: tuple[Prompts, ...]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 Level = Literal["good", "plain", "warning"]
+Kind = Literal["gained", "lost", "back again"]
+"""What became of an example."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +70,10 @@ class Compared:
     """Nats a token, mean over steps: how far the iteration went."""
     ess: float | None
     seconds: float | None
-    """Recorded seconds of its stages, scoring included; artifacts shared with other runs count too."""
-    completion_tokens: float | None
+    """Of its stages, scoring its policy included; in the first row, of all that comes before the iterations."""
+    completion_tokens: int | None
+    money: float | None
+    """At the recipe's prices; None where a price is missing."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,7 @@ class Flip:
     """An example of the dev split whose score changed between policies."""
 
     example_id: str
-    kind: Literal["gained", "lost", "back again"]
+    kind: Kind
     """Of the last policy against the first; `back again` where both are equal and one between them is not."""
     inputs: str
     """The beginning of its inputs; empty where they are not known."""
@@ -93,6 +98,6 @@ class Flips:
     """Policies that are shown: all, or the first ones and the last ones."""
     compared: int
     """Examples that every policy was scored on."""
-    flipped: dict[str, int]
+    flipped: Mapping[Kind, int]
     """How many there are, by kind, shown or not."""
     shown: tuple[Flip, ...]

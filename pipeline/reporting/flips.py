@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
 
-from pipeline.reporting.data_answers import Flip, Flips
+from pipeline.reporting.data_answers import Flip, Flips, Kind
 from pipeline.reporting.opened import OpenRun, frame
 from pipeline.reporting.text import ABSENT
 from schemas.examples import EXAMPLES
@@ -14,14 +13,14 @@ from schemas.scores import SCORES
 from stages.statistics import example_means
 
 SHOWN = 200
-"""Examples that a page holds, those with the largest change first."""
+"""Examples that a page holds."""
 ENDS = 2, 5
 """Policies whose scores are shown: the first ones and the last ones."""
 INPUTS_LENGTH = 160
 SAME = 1e-9
 """Scores that differ by no more are equal: means of samples are sums of floats."""
 
-Kind = Literal["gained", "lost", "back again"]
+KINDS: tuple[Kind, ...] = ("lost", "gained", "back again")
 
 
 def collect_flips(run: OpenRun, split: str) -> Flips | None:
@@ -34,14 +33,13 @@ def collect_flips(run: OpenRun, split: str) -> Flips | None:
         return None
     paths = {example: [means[example] for _, means in scored] for example in examples}
     kinds = {example: kind for example, path in paths.items() if (kind := kind_of(path))}
-    ordered = sorted(kinds, key=lambda example: (-_size(paths[example]), kinds[example], example))
+    ordered = _largest(kinds, paths)
     places = _ends(len(scored))
-    inputs = _inputs(run, set(ordered[:SHOWN]))
+    inputs = _inputs(run, set(ordered))
     shown = tuple(
-        Flip(name, kinds[name], inputs.get(name, ""), tuple(paths[name][place] for place in places))
-        for name in ordered[:SHOWN]
+        Flip(name, kinds[name], inputs.get(name, ""), tuple(paths[name][place] for place in places)) for name in ordered
     )
-    counts = {kind: sum(own == kind for own in kinds.values()) for kind in ("gained", "lost", "back again")}
+    counts = {kind: sum(own == kind for own in kinds.values()) for kind in KINDS}
     return Flips(split, tuple(scored[place][0] for place in places), len(examples), counts, shown)
 
 
@@ -52,6 +50,14 @@ def kind_of(path: Sequence[float]) -> Kind | None:
     if path[-1] < path[0] - SAME:
         return "lost"
     return "back again" if _size(path) > SAME else None
+
+
+def _largest(kinds: Mapping[str, Kind], paths: Mapping[str, Sequence[float]]) -> list[str]:
+    """At most SHOWN examples, the largest changes of each kind in turn, so that many gains do not hide the losses."""
+    ranked = sorted(kinds, key=lambda example: (-_size(paths[example]), example))
+    turn = {name: place for kind in KINDS for place, name in enumerate(each for each in ranked if kinds[each] == kind)}
+    taken = sorted(ranked, key=lambda example: (turn[example], KINDS.index(kinds[example])))[:SHOWN]
+    return sorted(taken, key=lambda example: (-_size(paths[example]), KINDS.index(kinds[example]), example))
 
 
 def _size(path: Sequence[float]) -> float:

@@ -16,6 +16,7 @@ from pipeline.reporting import findings, text
 from pipeline.reporting.chain_picture import draw_chain
 from pipeline.reporting.costs import told_of
 from pipeline.reporting.data import Iteration, ModuleReward, Report, SplitScores
+from pipeline.reporting.data_drift import Drift
 from pipeline.reporting.data_engines import EngineGap
 from pipeline.reporting.data_training import Step
 from pipeline.reporting.environment import open_templates
@@ -82,6 +83,7 @@ def render(report: Report, rollouts: Component) -> str:
         group_plots=_group_plots(report.iterations),
         step_plots=_step_plots(report.steps),
         several_adapters=len({step.adapter for step in report.steps}) > 1,
+        drift_plots=_drift_plots(report.drift),
         engine_plots=_engine_plots(report.engine_gaps),
         steps_taken=len({step.step for step in report.steps}),
         iterations_done=sum(not iteration.missing for iteration in report.iterations),
@@ -197,6 +199,22 @@ def _engine_plots(gaps: Sequence[EngineGap]) -> list[Figure]:
         _figure("Engine's against the trainer's log-probability of a token, nats", apart, "iteration", cover=(0.0,)),
         _figure("Tokens whose rho was cut, share", cut, "iteration", cover=(0.0,)),
     ]
+    return [figure for figure in figures if figure]
+
+
+def _drift_plots(drift: Drift | None) -> list[Figure]:
+    rows = [row for row in drift.rows if row.module is None] if drift else []
+    shares = [
+        Series("not parsed", [(row.position, row.parse_failure_share) for row in rows]),
+        Series("cut by length", [(row.position, row.length_cut_share) for row in rows]),
+        Series("repeated", [(row.position, row.top_completion_share) for row in rows]),
+    ]
+    drawn = {
+        "KL to the base, nats per token": [Series("KL to the base", [(row.position, row.kl_to_base) for row in rows])],
+        "Entropy, nats per token": [Series("entropy", [(row.position, row.entropy) for row in rows])],
+        "Calls, share": shares,
+    }
+    figures = [_figure(caption, series, "policy", cover=(0.0,)) for caption, series in drawn.items()]
     return [figure for figure in figures if figure]
 
 

@@ -85,7 +85,7 @@ def line_plot(
         return Markup("")
     ticks = nice_ticks(min([*values, *cover]), max([*values, *cover]))
     spread = (min(places), max(places)) if min(places) < max(places) else (places[0] - 0.5, places[0] + 0.5)
-    frame = Frame(width, height, spread, (ticks[0], ticks[-1]))
+    frame = Frame(width, height, spread, (ticks[0], ticks[-1]), left=_left(ticks))
     x_ticks = [tick for tick in nice_ticks(*spread, most=6, whole=True) if spread[0] <= tick <= spread[1]]
     parts = [axes(frame, ticks, x_ticks, x_label)]
     parts += [_line(frame, line, index) for index, line in enumerate(drawn)]
@@ -97,7 +97,7 @@ def column_plot(title: str, columns: Sequence[tuple[str, float]], x_label: str, 
     if not columns:
         return Markup("")
     ticks = nice_ticks(0, max(value for _, value in columns))
-    frame = Frame(width, HEIGHT, (0, len(columns)), (0, ticks[-1] or 1), top=18)
+    frame = Frame(width, HEIGHT, (0, len(columns)), (0, ticks[-1] or 1), left=_left(ticks), top=18)
     parts = [axes(frame, ticks, [], x_label)]
     every = math.ceil(len(columns) / 16)
     for index, (label, value) in enumerate(columns):
@@ -118,7 +118,9 @@ def column_plot(title: str, columns: Sequence[tuple[str, float]], x_label: str, 
 def nice_ticks(low: float, high: float, most: int = 5, *, whole: bool = False) -> list[float]:
     """Round numbers from at most `low` to at least `high`, about `most` of them, strictly rising."""
     largest = max(abs(low), abs(high))
-    if high - low <= 1e-9 * largest or largest < SMALLEST:
+    if low == high == 0:
+        low, high = 0.0, 1.0  # nothing happened, of what has no negative values
+    elif high - low <= 1e-9 * largest or largest < SMALLEST:
         margin = largest * 0.1 if largest >= SMALLEST else 0.5
         low, high = low - margin, high + margin
     raw = (high - low) / (most - 1)
@@ -203,6 +205,11 @@ def axes(frame: Frame, ticks: Sequence[float], x_ticks: Sequence[float], x_label
     parts += [caption(frame.x(tick), base + 15, _tick(tick, x_ticks), "middle") for tick in x_ticks]
     parts.append(caption((frame.left + right) / 2, frame.height - 4, plain(x_label), "middle", "axis-label"))
     return Markup("").join(parts)
+
+
+def _left(ticks: Sequence[float]) -> int:
+    """Room for the longest number of the y axis."""
+    return max(50, 14 + math.ceil(7.2 * max(len(_tick(tick, ticks)) for tick in ticks)))
 
 
 def _tick(value: float, ticks: Sequence[float]) -> str:
