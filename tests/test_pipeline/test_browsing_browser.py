@@ -176,7 +176,7 @@ def test_tokens_are_shaded_by_either_figure_and_never_by_colour_alone(browser: B
     page.click(".rb-row")
     page.wait("document.querySelector('.rb-detail h3')")
     first = "[...document.querySelector('.rb-completion').querySelectorAll('.rb-tok')]"
-    assert page.value(f"{first}[2].title").startswith("log-probability \u22123.05, 4.7 %; advantage ")
+    assert page.value(f"{first}[2].title").startswith("log-probability \u22123.05, 4.7\u00a0%; advantage ")
     look = "(({textDecorationStyle: style, textDecorationLine: line}) => style + line)(getComputedStyle(token))"
     looks = f"{first}.slice(0, 4).map((token) => {look})"
     shades = f"new Set({first}.map((token) => getComputedStyle(token).backgroundColor)).size"

@@ -81,7 +81,8 @@ function words(name) {
 
 function share(value) {
   const percent = 100 * value;
-  return percent >= 10 ? `${percent.toFixed(0)} %` : percent >= 0.1 ? `${percent.toFixed(1)} %` : "< 0.1 %";
+  const text = percent >= 10 ? percent.toFixed(0) : percent >= 0.1 ? percent.toFixed(1) : "< 0.1";
+  return `${text}\u00a0%`;
 }
 
 function when(iteration) {
