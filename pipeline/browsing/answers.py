@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from urllib.parse import unquote
 
-from pipeline.browsing.bounds import WHOLE
-from pipeline.browsing.embed import script_json
+from pipeline.browsing.bounds import SAMPLE, WHOLE
+from pipeline.browsing.embed import Packer, script_json
 from pipeline.browsing.live import Live
 from pipeline.browsing.query import Filters, facets, page_of
 from pipeline.browsing.section import script, served_page, style
@@ -22,6 +22,8 @@ from schemas.errors import MmgrpoError, RecipeError
 
 HTML, CSS, JAVASCRIPT, JSON, TEXT = "text/html", "text/css", "text/javascript", "application/json", "text/plain"
 ROLLOUT = "/api/rollout/"
+LARGEST = 16_000_000
+"""Bytes of a rollout."""
 PAGE_POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
 CLOSED = "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 HEADERS = {
@@ -68,12 +70,17 @@ def _rollouts(live: Live, query: Mapping[str, str]) -> Answer:
 
 
 def _rollout(live: Live, name: str, artifact: str | None) -> Answer:
+    """A rollout in the form in which the report's page holds its sample: `records`, and the `texts` that they share."""
     run = live.run()
     for item in rolled(run):
-        if artifact in {None, item.artifact.digest} and (
-            found := trajectories(run, item, [name], WHOLE, live.vocabulary)
-        ):
-            return Answer(script_json(found[0]), JSON)
+        if artifact not in {None, item.artifact.digest}:
+            continue
+        # One that is too large for any browser is told as briefly as a sample.
+        for bounds in (WHOLE, SAMPLE):
+            packer = Packer(LARGEST)
+            found = trajectories(run, item, [name], bounds, live.vocabulary)
+            if found and packer.add(found[0]):
+                return Answer(packer.json([0]), JSON)
     return Answer("The run has no such rollout.", status=HTTPStatus.NOT_FOUND)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SHARED_FROM = 60
-"""Characters from which a text that occurs again is kept once: the instructions of a module stand in every prompt."""
+"""Bytes of JSON from which a text is kept once: the instructions of a module stand in every prompt."""
 _UNSAFE = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
 
@@ -39,13 +39,14 @@ class Packer:
     """Bytes of JSON, all together."""
     records: list[str] = field(default_factory=list)
     texts: dict[str, int] = field(default_factory=dict)
+    """JSON of each, and its place."""
     bytes: int = 0
 
     def add(self, record: dict[str, Any]) -> bool:
         """Take a record, unless it would be too much; whether it was taken."""
         new: dict[str, int] = {}
         packed = script_json(self._packed(record, new))
-        size = len(packed) + 1 + sum(len(script_json(text)) + 1 for text in new)
+        size = len(packed) + 1 + sum(len(text) + 1 for text in new)
         if self.bytes + size > self.most:
             return False
         self.texts |= new
@@ -55,8 +56,7 @@ class Packer:
 
     def json(self, order: Iterable[int]) -> str:
         """`texts` and `records` as one JSON object, the records in an order of their places."""
-        texts = ",".join(script_json(text) for text in self.texts)
-        return f'{{"texts":[{texts}],"records":[{",".join(self.records[place] for place in order)}]}}'
+        return f'{{"texts":[{",".join(self.texts)}],"records":[{",".join(self.records[place] for place in order)}]}}'
 
     def _packed(self, value: Any, new: dict[str, int]) -> Any:
         """The value with every `text` of a message that is long named by its place."""
@@ -65,8 +65,8 @@ class Packer:
         if not isinstance(value, dict):
             return value
         packed = {name: self._packed(item, new) for name, item in value.items()}
-        text = packed.get("text")
-        if isinstance(text, str) and len(text) >= SHARED_FROM:
+        text = script_json(packed["text"]) if "text" in packed else ""
+        if len(text) >= SHARED_FROM:
             place = self.texts.get(text, new.get(text))
             if place is None:
                 place = new[text] = len(self.texts) + len(new)

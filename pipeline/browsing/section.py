@@ -23,6 +23,7 @@ BYTES = 500_000
 """Of the data of all samples, as JSON."""
 EXCERPT = 300
 """Characters of a completion in the plain list."""
+KINDS = ("best", "worst", "failed", "drawn")
 SCRIPTS = ("text", "tokens", "call", "detail", "list", "filters", "source", "browser")
 """The script's parts in their order; they are read as one."""
 
@@ -84,14 +85,9 @@ def _records(run: OpenRun, choice: Choice) -> list[Record]:
     return [found[pick.item.iteration, pick.rollout_id] | {"kind": pick.kind} for pick in choice.picks]
 
 
-def _order(record: Record) -> tuple[int, int, str, int]:
-    iteration = -1 if record["iteration"] is None else record["iteration"]
-    return (
-        iteration,
-        ("best", "worst", "failed", "drawn").index(record["kind"]),
-        record["example_id"],
-        record["rollout_index"],
-    )
+def _order(record: Record) -> tuple[int, int]:
+    """By iteration and kind; within them as they were ranked."""
+    return -1 if record["iteration"] is None else record["iteration"], KINDS.index(record["kind"])
 
 
 def _about(choice: Choice, shown: int) -> str:

@@ -86,6 +86,11 @@ def choose(page: Page, name: str, value: str) -> None:
     page.wait("!document.querySelector('.rb').hasAttribute('aria-busy')")
 
 
+def unfold(page: Page) -> None:
+    page.value("document.querySelectorAll('details').forEach((item) => { item.open = true; })")
+    page.wait("[...document.querySelectorAll('.rb-call details')].every((item) => item.querySelector('pre'))")
+
+
 @pytest.mark.parametrize("where", ["page", "server"])
 def test_filters_leave_what_fits_and_say_how_many(browser: Browser, file: Path, served: str, where: str):
     page = opened(browser, file if where == "page" else served)
@@ -165,6 +170,7 @@ def test_a_rollout_is_a_row_of_calls_with_prompts_completions_and_what_became_of
     ]
     assert page.value("document.querySelector('.rb-completion').textContent") == "plan that nobody else makes"
     page.click(".rb-call summary")
+    page.wait("document.querySelector('.rb-call details pre')")
     assert "Do plan." in page.value("document.querySelector('.rb-call details').innerText")
     assert "at position 0 and 1 copy: reward" in page.value("document.querySelector('.rb-fates').innerText")
     page.close()
@@ -200,7 +206,7 @@ def test_no_width_makes_the_page_scroll_sideways(browser: Browser, harmful: Path
     page = opened(browser, page_of(harmful, tmp_path), width=width, touch=width < 700)
     page.click(".rb-row")
     page.wait("document.querySelector('.rb-detail h3')")
-    page.value("document.querySelectorAll('details').forEach((item) => { item.open = true; })")
+    unfold(page)
     assert page.sideways() == []
     assert page.value("document.documentElement.scrollWidth") == width
     page.close()
@@ -213,7 +219,7 @@ def test_harmful_text_stays_text(browser: Browser, harmful: Path, tmp_path: Path
         page.wait(
             f"document.querySelector('.rb-detail h3') && {ROWS}[{place}].getAttribute('aria-selected') === 'true'"
         )
-    page.value("document.querySelectorAll('details').forEach((item) => { item.open = true; })")
+    unfold(page)
     assert page.value("document.title") == "rollouts"
     assert page.value("document.querySelectorAll('.rb img, .rb iframe, .rb script:not([type])').length") == 0
     text = page.value("document.querySelector('.rb-detail').innerText")

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.browsing import answers
+from pipeline.browsing.bounds import Bounds
 from pipeline.browsing.guard import cookie_name, cookie_of, host_allowed, token_fits
 from pipeline.browsing.server import ReportServer
 from pipeline.reporting.build import build_report
@@ -174,11 +176,23 @@ def test_rollouts_are_listed_and_each_is_told_by_its_id(server: ReportServer):
     listed = json.loads(ask(server, "/api/rollouts?iteration=1&sort=best")[2])
     assert listed["total"] == 24
     row = listed["rows"][0]
-    record = json.loads(ask(server, f"/api/rollout/{row['rollout_id']}?artifact={row['artifact']}")[2])
+    told = json.loads(ask(server, f"/api/rollout/{row['rollout_id']}?artifact={row['artifact']}")[2])
+    record = told["records"][0]
     assert (record["iteration"], record["reward"]) == (1, row["reward"])
     assert record["calls"][0]["fates"][0]["iteration"] == 1
-    assert json.loads(ask(server, f"/api/rollout/{row['rollout_id']}")[2]) == record
+    assert json.loads(ask(server, f"/api/rollout/{row['rollout_id']}")[2]) == told
     assert ask(server, f"/api/rollout/{row['rollout_id']}?artifact=other")[0] == 404
+
+
+def test_a_rollout_that_is_too_large_is_told_as_briefly_as_a_sample(
+    server: ReportServer, monkeypatch: pytest.MonkeyPatch
+):
+    row = json.loads(ask(server, "/api/rollouts?iteration=1")[2])["rows"][0]
+    whole = ask(server, f"/api/rollout/{row['rollout_id']}")[2]
+    monkeypatch.setattr(answers, "LARGEST", len(whole) - 100)
+    monkeypatch.setattr(answers, "SAMPLE", Bounds(calls=2, messages=1, message=9, completion=9, field=9, tokens=9))
+    record = json.loads(ask(server, f"/api/rollout/{row['rollout_id']}")[2])["records"][0]
+    assert record["calls"][0]["completion"]["left_out"] > 900
 
 
 def test_what_a_filter_cannot_mean_is_a_client_error_that_says_so(server: ReportServer):

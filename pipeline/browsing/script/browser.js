@@ -25,11 +25,16 @@ async function start(root) {
     opening.abort();
     opening = new AbortController();
     const { signal } = opening;
+    detail.setAttribute("aria-busy", "true");
     opened = source.record(row, signal).then((record) => {
       if (signal.aborted) return;
+      detail.removeAttribute("aria-busy");
       showRecord(detail, record, state, back);
       detail.scrollTop = 0;
-    }).catch(tell);
+    }).catch((error) => {
+      if (!signal.aborted) detail.removeAttribute("aria-busy");
+      tell(error);
+    });
   };
   const enter = async () => {
     await opened;

@@ -31,7 +31,7 @@ function badges(call) {
   return found.map((text) => make("span", { class: "rb-badge" }, text));
 }
 
-function promptElement(name, messages, made) {
+function messageElements(messages, made) {
   const rows = [];
   messages.forEach((message, place) => {
     if (made > messages.length && place === Math.floor(messages.length / 2)) {
@@ -39,7 +39,15 @@ function promptElement(name, messages, made) {
     }
     rows.push(make("p", { class: "rb-role" }, visible(message.role)), make("pre", { tabindex: "0" }, shown(message.text)));
   });
-  return make("details", {}, make("summary", {}, `${name}, ${plural(made, "message")}`), rows);
+  return rows;
+}
+
+/** A prompt, unfolded when it is asked for: those of a long rollout are many times what is new in them. */
+function promptElement(name, messages, made) {
+  const place = make("div");
+  const folded = make("details", {}, make("summary", {}, `${name}, ${plural(made, "message")}`), place);
+  folded.addEventListener("toggle", () => place.replaceChildren(...(folded.open ? messageElements(messages, made) : [])));
+  return folded;
 }
 
 /** A call as an item of the timeline. */

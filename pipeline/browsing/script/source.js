@@ -2,16 +2,20 @@
 
 const ROW_TEXT = 90;
 
+/** Records with the texts that they share put in their places. */
+function unpacked({ records, texts }) {
+  for (const call of records.flatMap((record) => record.calls)) {
+    for (const message of [...call.messages, ...(call.student_messages || [])]) {
+      if (typeof message.text === "number") message.text = texts[message.text];
+    }
+  }
+  return records;
+}
+
 /** The records of the page, filtered here. */
 class EmbeddedSource {
   constructor(data) {
-    this.records = data.records;
-    const texts = data.texts;
-    for (const call of this.records.flatMap((record) => record.calls)) {
-      for (const message of [...call.messages, ...(call.student_messages || [])]) {
-        if (typeof message.text === "number") message.text = texts[message.text];
-      }
-    }
+    this.records = unpacked(data);
     this.rows = this.records.map((record) => ({ ...record, about: beginning(record.inputs, ROW_TEXT), record }));
     this.searched = new Map();
   }
@@ -84,6 +88,7 @@ class ServedSource {
   }
 
   async record(row, signal) {
-    return this.get(`/api/rollout/${encodeURIComponent(row.rollout_id)}?artifact=${encodeURIComponent(row.artifact)}`, signal);
+    const [name, artifact] = [row.rollout_id, row.artifact].map(encodeURIComponent);
+    return unpacked(await this.get(`/api/rollout/${name}?artifact=${artifact}`, signal))[0];
   }
 }
