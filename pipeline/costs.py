@@ -127,9 +127,10 @@ def _spent(run: OpenRun, artifact: Artifact) -> Spent:
 
 
 def _scored_after(run: OpenRun) -> dict[str, int]:
-    """The iteration that made the policy which an evaluation scored, by the key of the evaluation."""
+    """The iteration that made the policy which was scored, by the key of its scores, or of its drift."""
     made = {policy: place - 1 for place, policy in reversed(list(enumerate(run.state.policies)))}
-    scores = [item for split in run.state.evaluations.values() for item in split.items()]
+    splits = [*run.state.evaluations.values(), *run.state.drifts.values()]
+    scores = [item for split in splits for item in split.items()]
     return {key: made[policy] for policy, key in scores if made.get(policy, -1) >= 0}
 
 

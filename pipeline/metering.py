@@ -17,7 +17,7 @@ from schemas.telemetry import Attempt
 
 WITHOUT_MODEL = frozenset({"examples", "program", "base", "group", "ingest"})
 """Stages that no model of ours runs in."""
-SCORING = frozenset({"logprobs", "train"})
+SCORING = frozenset({"logprobs", "train", "drift"})
 """Stages that run the model in this process, whatever samples."""
 PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 _PROC = Path("/proc")

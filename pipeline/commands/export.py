@@ -1,4 +1,4 @@
-"""`mmgrpo export groups RUN TARGET`."""
+"""`mmgrpo export groups RUN TARGET` and `mmgrpo export adapter RUN FOLDER`."""
 
 from __future__ import annotations
 
@@ -7,21 +7,45 @@ from pathlib import Path
 
 from pipeline.commands.arguments import count
 
-TEXT = "write the groups of an iteration joined with their tokens"
+TEXT = "write an adapter with its card, or the groups of an iteration joined with their tokens"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What the command line takes."""
-    parser.add_argument("what", choices=["groups"])
+    parser.add_argument("what", choices=["adapter", "groups"])
     parser.add_argument("run", type=Path, help="a run folder")
-    parser.add_argument("target", type=Path, help="the Parquet file to write")
-    parser.add_argument("--iteration", type=count, default=0, metavar="I", help="which iteration (default 0)")
+    parser.add_argument("target", type=Path, help="the folder (adapter) or the Parquet file (groups) to write")
+    parser.add_argument("--iteration", type=count, metavar="I", help="of groups: which iteration (default 0)")
+    parser.add_argument(
+        "--policy", metavar="DIGEST", help="of adapters: which, or `newest` (default: what is released)"
+    )
+    parser.add_argument("--merged", action="store_true", help="of adapters: whole weights, the base with it merged")
+    parser.add_argument("--base", metavar="FOLDER", help="of adapters: where the base is, if not where the recipe says")
 
 
 def do(options: argparse.Namespace) -> int:
-    """`mmgrpo export groups RUN TARGET`."""
-    from pipeline.export import export_groups
+    """`mmgrpo export WHAT RUN TARGET`."""
+    _refuse_others(options)
+    if options.what == "groups":
+        from pipeline.export import export_groups
 
-    rows = export_groups(options.run, options.iteration, options.target)
-    print(f"{options.target}: {rows} members")
+        rows = export_groups(options.run, options.iteration or 0, options.target)
+        print(f"{options.target}: {rows} members")
+        return 0
+    from pipeline.exporting.folder import export_adapter
+
+    facts = export_adapter(options.run, options.target, policy=options.policy, merged=options.merged, base=options.base)
+    what = f"merged weights, {facts.merged}" if facts.merged else ", ".join(facts.adapters)
+    print(f"{options.target}: policy {facts.policy[:12]} after {facts.iterations} iterations ({what})")
     return 0
+
+
+def _refuse_others(options: argparse.Namespace) -> None:
+    """Options that belong to the other kind of export are no accident to pass over."""
+    from schemas.errors import RecipeError
+
+    given = {name: getattr(options, name) for name in ("iteration", "policy", "merged", "base")}
+    others = ("iteration",) if options.what == "adapter" else ("policy", "merged", "base")
+    for name in others:
+        if given[name] not in (None, False):
+            raise RecipeError(f"--{name} does not go with `mmgrpo export {options.what}`; `mmgrpo export --help`")
