@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from schemas.recipe_ingest import IngestSection
+from schemas.recipe_prices import PricesSection
 from tests.test_e2e.kit import ROOT, artifact, mmgrpo, state
 from tests.test_e2e.serving_kit import TinySampler
 from tests.test_e2e.test_traces import attribute, export, trace
@@ -69,7 +70,7 @@ def test_the_first_lines_name_the_two_commands_and_the_makefile_has_them() -> No
 def test_every_command_of_the_overview_works_in_order(shell: Path) -> None:
     block = next(block for block in SHELL if "mmgrpo lineage" in block)
     assert {line.split()[1] for line in block.splitlines()} == {
-        "run", "plan", "stage", "evaluate", "verify", "lineage", "export", "report", "serve", "doctor",
+        "run", "plan", "stage", "evaluate", "verify", "lineage", "export", "costs", "report", "serve", "doctor",
     }  # fmt: skip
     # doctor fails where something is missing, such as the small model's package; the rest may not.
     type_in(shell, "\n".join(line for line in block.splitlines() if "doctor" not in line))
@@ -145,6 +146,11 @@ def test_the_ingest_section_shown_is_one() -> None:
     )
     section = IngestSection.model_validate(tomllib.loads(shown)["ingest"])
     assert section.modules[0].module == "find_topic"
+
+
+def test_the_prices_shown_are_such() -> None:
+    shown = tomllib.loads(FILES["prices"])["prices"]
+    assert PricesSection.model_validate(shown).lms["judge"].output == 0.6
 
 
 def _logged(number: int, text: str) -> list[dict[str, Any]]:
