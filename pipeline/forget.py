@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from pipeline.locks import hold
-from pipeline.reached import Sought
+from pipeline.reached import Sought, reach_all
 from pipeline.runfile import NAME as RUN_FILE
 from pipeline.runs_purged import Purged, purge
 from pipeline.snapshots import open_snapshot
@@ -68,6 +69,7 @@ def forget(wanted: Wanted, snapshots: Path, runs: Sequence[Path], reporter: Repo
     for run in runs:
         if not (run / RUN_FILE).exists():
             raise RecipeError(f"--runs {run}: no run folder, it has no {RUN_FILE}")
+    runs = list({run.resolve(): run for run in runs}.values())
     store = Store(snapshots)
     folders = [path for name, path in store.all() if name == stage.NAME and tombstone_of(path) is None]
     hit = [found for path in folders if (found := affected(open_snapshot(path), wanted.traces, wanted.users))]
@@ -91,9 +93,11 @@ def forget(wanted: Wanted, snapshots: Path, runs: Sequence[Path], reporter: Repo
 
     stones = {item.snapshot.digest: tombstone(item, after) for item, after in zip(hit, made, strict=True)}
     purged = []
-    for run in runs:
-        with hold(run / ".lock", f"run folder {run}"):
-            purged.append(purge(run, _sought(hit), stones))
+    with ExitStack() as held:
+        for run in runs:
+            held.enter_context(hold(run / ".lock", f"run folder {run}"))
+        sought = reach_all(runs, _sought(hit))
+        purged += [purge(run, sought, stones) for run in runs]
     for item in hit:
         bury(item.snapshot.path, stones[item.snapshot.digest])
     names = tuple((str(item.snapshot.path), stones[item.snapshot.digest].successor) for item in hit)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import polars as pl
 
 from pipeline.store import MANIFEST, Store, read_manifest
 from pipeline.tombstones import tombstone_of
+from schemas.parquet import read_rows
+from schemas.policies import POLICIES
 from stages.contract import Artifact
 
 
@@ -26,6 +29,8 @@ class Sought:
     """Ids of the traces' rollouts."""
     examples: Collection[str]
     """Ids of examples that only these traces had."""
+    learnt: Collection[str] = ()
+    """Digests of policies and adapters of other runs that learnt from them."""
 
 
 @dataclass
@@ -38,6 +43,15 @@ class Reach:
     """By digest: all others that they reached, and how."""
     policies: set[str] = field(default_factory=set)
     """Digests of policies that learnt from them."""
+    adapters: set[str] = field(default_factory=set)
+    """Digests of the adapters that were made when these were."""
+
+    def add(self, artifact: Artifact, how: str) -> None:
+        """Note an artifact that they reached."""
+        self.reached[artifact.digest] = (artifact, how)
+        if artifact.manifest.stage == "train" and artifact.manifest.metrics["trained"]:
+            self.policies.add(artifact.manifest.metrics["policy"])
+            self.adapters |= _adapters_made(artifact)
 
     def __bool__(self) -> bool:
         return bool(self.held or self.reached)
@@ -58,13 +72,27 @@ def reach(run: Path, sought: Sought) -> Reach:
         if how == _HOLDS:
             found.held[artifact.digest] = artifact
         else:
-            found.reached[artifact.digest] = (artifact, how)
-            found.policies |= _made(artifact)
-    while grown := list(_descendants(artifacts, found)):
+            found.add(artifact, how)
+    while grown := list(_descendants(artifacts, found, sought)):
         for artifact in grown:
-            found.reached[artifact.digest] = (artifact, "made from what they reached")
-            found.policies |= _made(artifact)
+            found.add(artifact, "made from what they reached")
     return found
+
+
+def reach_all(runs: Collection[Path], sought: Sought) -> Sought:
+    """What is sought, with the policies and adapters of these runs that learnt from the traces.
+
+    One run may teach another, or be read by it as traces, in any order.
+
+    Raises:
+        DataError: when a manifest or a table is damaged.
+    """
+    while True:
+        found = [reach(run, sought) for run in runs]
+        learnt = {digest for item in found for digest in (*item.policies, *item.adapters)}
+        if learnt <= set(sought.learnt):
+            return sought
+        sought = replace(sought, learnt=learnt | set(sought.learnt))
 
 
 _HOLDS = "holds them"
@@ -111,13 +139,20 @@ def _rows(artifact: Artifact, name: str, wanted: Mapping[str, Collection[str]], 
     return int(pl.scan_parquet(artifact.file(name)).select(hit.sum()).collect().item())
 
 
-def _descendants(artifacts: Collection[Artifact], found: Reach) -> Iterator[Artifact]:
-    """What has for an input one of what was reached, or a policy that learnt from it."""
-    sources = found.reached.keys() | found.policies
+def _descendants(artifacts: Collection[Artifact], found: Reach, sought: Sought) -> Iterator[Artifact]:
+    """What has for an input one of what was reached, or a policy or an adapter that learnt from it."""
+    learnt = {*found.policies, *found.adapters, *sought.learnt}
+    sources = found.reached.keys() | learnt
     for artifact in artifacts:
         known = artifact.digest in found.reached or artifact.digest in found.held
-        if not known and sources & set(_inputs(artifact)):
+        if not known and (sources & set(_inputs(artifact)) or _sampled_by(artifact, learnt)):
             yield artifact
+
+
+def _sampled_by(artifact: Artifact, policies: Collection[str]) -> bool:
+    """Whether a snapshot holds rollouts of such policies, as one of another run's tables does."""
+    taken = artifact.manifest.stage == "ingest" and tombstone_of(artifact.path) is None
+    return taken and _rows(artifact, "rollouts.parquet", {"policy": policies}) > 0
 
 
 def _inputs(artifact: Artifact) -> Iterator[str]:
@@ -125,9 +160,13 @@ def _inputs(artifact: Artifact) -> Iterator[str]:
     yield from payload["inputs"].values()
     if isinstance(policy := payload["params"].get("policy"), str):
         yield policy
+    if isinstance(teacher := payload["params"].get("teacher"), Mapping) and isinstance(teacher.get("adapter"), str):
+        yield teacher["adapter"]
 
 
-def _made(artifact: Artifact) -> set[str]:
-    """The policy that an artifact is."""
-    figures = artifact.manifest.metrics
-    return {figures["policy"]} if artifact.manifest.stage == "train" and figures["trained"] else set()
+def _adapters_made(artifact: Artifact) -> set[str]:
+    """Digests of the adapters that a train artifact made, and not only took along."""
+    rows = {row["policy"]: row for row in read_rows(artifact.file("policies.parquet"), POLICIES)}
+    row = rows[artifact.manifest.metrics["policy"]]
+    before = rows[row["parent"]]["adapters"] if row["parent"] in rows else "{}"
+    return set(json.loads(row["adapters"]).values()) - set(json.loads(before).values())
