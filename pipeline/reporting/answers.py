@@ -61,7 +61,7 @@ def real(dev: SplitScores, test: SplitScores | None, opened: int, gate: Gate | N
 
 
 def _decided(last: Decided) -> str:
-    spent = f" It spent {last.spent:.2g} of alpha = {last.alpha:g}." if last.spent and last.alpha else ""
+    spent = f" It spent {last.spent:.3g} of alpha = {last.alpha:g}." if last.spent and last.alpha else ""
     return f"{last.kind.capitalize()}: {last.reason.rstrip('.')}.{spent}"
 
 
