@@ -61,7 +61,7 @@ function callElement(call, id) {
       call.attempt ? `, attempt ${call.attempt}` : "", badges(call),
       make("span", { class: "rb-right" }, advantage === null ? "in no group" : ["advantage ", make("b", {}, signed(advantage))])),
     promptElement("Prompt", call.messages, call.messages_made),
-    call.student_messages ? promptElement("Prompt that the student is trained on", call.student_messages,
+    call.student_messages ? promptElement("Prompt that the student would be sent", call.student_messages,
       call.student_messages_made) : null,
     make("p", { class: "rb-role" }, "completion"),
     completionElement(call),
