@@ -7,7 +7,9 @@ import contextlib
 import importlib
 import io
 import os
+import signal
 import sys
+import threading
 import tomllib
 import traceback
 from collections.abc import Sequence
@@ -19,6 +21,7 @@ from schemas.errors import MmgrpoError
 
 COMMANDS = (
     "run",
+    "next",
     "plan",
     "stage",
     "evaluate",
@@ -26,6 +29,7 @@ COMMANDS = (
     "release",
     "rollback",
     "serve",
+    "render",
     "study",
     "ingest",
     "snapshot",
@@ -49,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # a locale without "·" must not stop a run
     options = _parser().parse_args(arguments)
     _environment(options)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminate)  # a scheduler's notice before it kills
     try:
         if (options.command, getattr(options, "name", None)) != ("stage", "train"):
             refuse_many(options.command)
@@ -64,9 +70,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(without_secrets(traceback.format_exc()), end="", file=sys.stderr)
         print("mmgrpo: a defect, in mmgrpo or in the program it runs. What was committed is kept.", file=sys.stderr)
         return 4
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
         print("mmgrpo: interrupted; what was committed is kept, the same command goes on from there", file=sys.stderr)
-        return 130
+        return 128 + (signal.SIGTERM if isinstance(stopped, _Terminated) else signal.SIGINT)
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM ends a command the way Ctrl-C does."""
+
+
+def _terminate(number: int, frame: object) -> None:
+    del frame
+    signal.signal(number, signal.SIG_IGN)  # schedulers send it twice; one is enough to end on
+    raise _Terminated
 
 
 def _environment(options: argparse.Namespace) -> None:

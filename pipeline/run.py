@@ -89,6 +89,13 @@ class Runner:
             runfile.write_run(self.folder, state)
             self.state = state
 
+    def end(self, reason: str | None) -> None:
+        """Write into run.json that the walk is at its end, and why it came early; None when it did not."""
+        state = self.state.model_copy(update={"ended": reason})
+        if state.own_digest() != runfile.read_run(self.folder).digest:  # a changed recipe may change no key
+            runfile.write_run(self.folder, state)
+            self.state = state
+
     def _make(self, job: Job, key: str) -> Artifact:
         started, clock, meter = datetime.now(UTC), time.monotonic(), meter_of(job.stage.NAME, self.execution)
         payload = job.payload(self.recipe)
@@ -160,10 +167,7 @@ def run_all(runner: Runner, iterations: int, after: Callable[[Job], str | None])
             break
         artifact = runner.produce(job)
         ended = after(job)
-    state = runner.state.model_copy(update={"ended": ended})
-    if state.own_digest() != runfile.read_run(runner.folder).digest:  # a changed recipe may change no key
-        runfile.write_run(runner.folder, state)
-        runner.state = state
+    runner.end(ended)
     return ended
 
 

@@ -1,0 +1,106 @@
+"""A cluster: where jobs of a run find their files, and what each stage needs. Read by `mmgrpo render` alone."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, field_validator, model_validator
+
+from schemas.sections import Positive, Section, VariableName
+
+Line = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]+$")]
+"""Text of one line: it goes into scripts and manifests."""
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")]
+"""What Slurm and Kubernetes take for a name."""
+
+GPU_STAGES = ("rollout", "teacher", "prompts", "logprobs", "train", "evaluate")
+"""Stages that sample or compute gradients."""
+
+
+class Resources(Section):
+    """What one job asks for. Unset fields of a stage are those of `[defaults]`."""
+
+    cpus: Positive | None = None
+    gpus: int | None = Field(default=None, ge=0)
+    memory_gib: Positive | None = None
+    minutes: Positive | None = None
+    """Time limit. Two minutes before it the job is asked to end; what it committed is kept and the next try goes on."""
+    retries: int | None = Field(default=None, ge=0)
+    """Further tries after a failure that another try may mend: the time limit, a lost node, a held run folder."""
+
+
+class SlurmSection(Section):
+    """What is Slurm's own."""
+
+    partition: Name | None = None
+    account: Name | None = None
+    options: tuple[Line, ...] = ()
+    """Further options of sbatch, such as `--constraint=h100`."""
+
+    @field_validator("options")
+    @classmethod
+    def _are_options(cls, options: tuple[str, ...]) -> tuple[str, ...]:
+        for option in options:
+            if not option.startswith("--"):
+                raise ValueError(f"{option!r}: expected options like --constraint=h100")
+        return options
+
+
+class KubernetesSection(Section):
+    """What is Kubernetes' own."""
+
+    image: Line | None = None
+    """The container image with mmgrpo and the program. Required to render manifests."""
+    namespace: Name | None = None
+    claim: Name = "mmgrpo"
+    """The PersistentVolumeClaim that holds the project, the run folder and the cache."""
+    mount: Line = "/work"
+    """Where the claim is mounted."""
+    service_account: Name | None = None
+    gpu_resource: Line = "nvidia.com/gpu"
+    node_selector: dict[str, str] = {}
+    schedule: Line = "0 1 * * *"
+    """When the CronJob makes one more iteration, in cron's words."""
+
+
+class Cluster(Section):
+    """A file for `mmgrpo render`, in TOML."""
+
+    project: Line
+    """The folder, on the cluster, that jobs run in; the recipe's path is relative to it."""
+    run_dir: Line
+    """The run folder, on the cluster: on a file system with locks and atomic renames."""
+    command: Line = "mmgrpo"
+    """How mmgrpo is called there, for example `.venv/bin/mmgrpo`."""
+    execution: Line | None = None
+    """A file of execution settings, relative to `project`."""
+    setup: tuple[Line, ...] = ()
+    """Shell lines before the command, such as `module load cuda`."""
+    environment: dict[VariableName, Line] = {}
+    """Variables that are no secrets: they stand in the files as they are."""
+    secrets: dict[VariableName, Line] = {}
+    """Variables whose values are kept elsewhere. Slurm: the file that holds one. Kubernetes: SECRET/KEY."""
+    defaults: Resources = Resources()
+    stages: dict[str, Resources] = {}
+    """By stage; `next` is the job that makes a whole iteration."""
+    slurm: SlurmSection = SlurmSection()
+    kubernetes: KubernetesSection = KubernetesSection()
+
+    @field_validator("project", "run_dir")
+    @classmethod
+    def _absolute(cls, path: str) -> str:
+        if not path.startswith("/"):
+            raise ValueError(f"{path!r}: expected an absolute path on the cluster")
+        return path.rstrip("/") or "/"
+
+    @model_validator(mode="after")
+    def _one_place_for_a_variable(self) -> Cluster:
+        if both := sorted(self.environment.keys() & self.secrets.keys()):
+            raise ValueError(f"{', '.join(both)}: stands in `environment` and in `secrets`")
+        return self
+
+    def resources(self, stage: str) -> dict[str, int]:
+        """What a job of the stage asks for, every field: its own, else the defaults', else the house's."""
+        house = {"cpus": 4, "gpus": int(stage in (*GPU_STAGES, "next")), "memory_gib": 32, "minutes": 240, "retries": 2}
+        own = self.stages.get(stage, Resources()).model_dump(exclude_none=True)
+        return house | self.defaults.model_dump(exclude_none=True) | own
