@@ -42,8 +42,8 @@ def run_next(runner: Runner, after: Callable[[Job], str | None]) -> int | None:
 
 
 def iteration_of(job: Job) -> int:
-    """The iteration that a job belongs to. Set-up and the scores of the base are of the first."""
+    """The iteration that a job belongs to. Set-up, the scores of the base and its drift are of the first."""
     kind, *place = job.slot
     if kind == "iterations":
         return int(place[0])
-    return max(int(place[1]) - 1, 0) if kind == "evaluations" else 0
+    return 0 if kind == "setup" else max(int(place[1]) - 1, 0)

@@ -13,7 +13,7 @@ Line = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]+$")]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")]
 """What Slurm and Kubernetes take for a name."""
 
-GPU_STAGES = ("rollout", "teacher", "prompts", "logprobs", "train", "evaluate")
+GPU_STAGES = ("rollout", "teacher", "prompts", "logprobs", "train", "evaluate", "drift")
 """Stages that sample or compute gradients."""
 
 
@@ -92,6 +92,14 @@ class Cluster(Section):
         if not path.startswith("/"):
             raise ValueError(f"{path!r}: expected an absolute path on the cluster")
         return path.rstrip("/") or "/"
+
+    @field_validator("stages")
+    @classmethod
+    def _are_stages(cls, stages: dict[str, Resources]) -> dict[str, Resources]:
+        for name in stages:
+            if name not in (*GPU_STAGES, "base", "group", "next"):
+                raise ValueError(f"no stage {name} is run as a job")
+        return stages
 
     @model_validator(mode="after")
     def _one_place_for_a_variable(self) -> Cluster:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
+from pipeline.commands.arguments import STAGES
 from schemas.cluster import Cluster
 from schemas.recipe import Recipe
 
@@ -27,13 +28,14 @@ class Chain:
         names += ["rollout", *(["teacher"] if self.recipe.teachers else []), "group", "logprobs", "train"]
         every = self.recipe.run.evaluate_every
         last = iteration + 1 == self.recipe.run.iterations
-        return [*names, *(["evaluate"] if every and (last or (iteration + 1) % every == 0) else [])]
+        if every and (last or (iteration + 1) % every == 0):
+            names += ["evaluate", *(["drift"] if self.recipe.evaluate.drift else [])]
+        return names
 
     def every_stage(self) -> list[str]:
         """Stages that occur in any iteration, in order."""
         found = {name for iteration in range(self.recipe.run.iterations) for name in self.stages(iteration)}
-        order = ("base", "prompts", "rollout", "teacher", "group", "logprobs", "train", "evaluate")
-        return [name for name in order if name in found]
+        return [name for name in STAGES if name in found]
 
     def arguments(self, *words: str) -> list[str]:
         """The command line of `mmgrpo` for a command on the recipe, such as `next` or `stage rollout`."""
