@@ -13,9 +13,8 @@ from stages.contract import Artifact
 def run_next(runner: Runner, after: Callable[[Job], str | None]) -> int | None:
     """Make what is missing of the first unfinished iteration; calls `after` behind each job.
 
-    Where `after` gives a reason to stop, the run ends with it.
-
-    An iteration ends with the scores of the policy that it made; those of the base belong to the first.
+    An iteration ends with the scores of the policy that it made; those of the base belong to the first. Where `after`
+    gives a reason to stop, the run ends with it.
 
     Returns:
         Which iteration it was; None when none is left.

@@ -39,8 +39,8 @@ def shell(tmp_path: Path) -> Path:
     tools = tmp_path / "bin"
     tools.mkdir()
     (tools / "mmgrpo").write_text(f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" -m pipeline.cli "$@"\n')
-    # Stands in for Slurm: runs the wrapped command at once and prints a job number.
-    (tools / "sbatch").write_text('#!/bin/sh\nfor last; do :; done\nsh -c "$last" >&2 && echo 1\n')
+    # Stands in for Slurm, which test_slurm has: runs the script at once and prints a job number.
+    (tools / "sbatch").write_text('#!/bin/sh\nwhile [ "${1#--}" != "$1" ]; do shift; done\nbash "$@" >&2 && echo 1\n')
     for tool in tools.iterdir():
         tool.chmod(0o755)
     return tmp_path
@@ -76,15 +76,26 @@ def test_every_command_of_the_overview_works_in_order(shell: Path) -> None:
     type_in(shell, "\n".join(line for line in block.splitlines() if "doctor" not in line))
 
 
-def test_the_scheduler_chain_runs_two_iterations_and_a_report(shell: Path) -> None:
-    block = next(block for block in SHELL if "sbatch" in block)
-    block = block.replace("recipe.toml", "data/tiny/recipe.toml").replace("/shared/run", "shared-run")
-    type_in(shell, block)
-    names = {name.partition(".")[0] for stages in state(shell / "shared-run").iterations for name in stages}
+def test_the_jobs_of_a_cluster_are_written_and_run(shell: Path) -> None:
+    unpack(shell, "own")
+    described = (shell / "own" / "cluster.toml").read_text()
+    described = described.replace("/shared/project", str(shell)).replace(".venv/bin/mmgrpo", "mmgrpo")
+    (shell / "own" / "cluster.toml").write_text(described.replace("/shared/run", str(shell / "run")))
+    (shell / "own" / "openai.key").write_text("a key")
+    block = next(block for block in SHELL if "render slurm" in block)
+    lines = [line.partition("#")[0].strip() for line in block.splitlines()]
+    slurm, submit, kubernetes, following = [line.replace("own/recipe.toml", "data/tiny/recipe.toml") for line in lines]
+    cluster = shell / "own" / "cluster.toml"
+    cluster.write_text(cluster.read_text().replace("/home/me/openai.key", str(shell / "own" / "openai.key")))
+    type_in(shell, f"{slurm}\n{submit}")
+    names = {name.partition(".")[0] for stages in state(shell / "run").iterations for name in stages}
     assert names == {"rollout", "group", "logprobs", "train"}
-    assert len(state(shell / "shared-run").iterations) == 2
-    assert len(state(shell / "shared-run").evaluations["dev"]) == 3
-    assert (shell / "shared-run" / "report.html").exists()
+    assert len(state(shell / "run").iterations) == 2
+    assert len(state(shell / "run").evaluations["dev"]) == 3
+    cluster.write_text(cluster.read_text().replace(str(shell / "own" / "openai.key"), "keys/openai"))
+    type_in(shell, f"{kubernetes}\n{following}")
+    assert len(list((shell / "manifests").glob("*.json"))) == 8
+    assert len(state(shell / "runs" / "tiny").iterations) == 1
 
 
 def test_all_rollouts_are_served_until_they_have_been_looked_at(shell: Path) -> None:
