@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from pipeline.reporting.opened import OpenRun, open_run
 from schemas.canonical import canonical_json
 from stages.engines.digests import tokenizer_digest
 from stages.engines.files import cache_folder
 from stages.engines.tiny import tiny_folder
-from tests.test_pipeline.report_run import EVIL, Rows, RunWriter, make_rollouts
+from tests.test_pipeline.report_run import EVIL, Rows
 
 HARM = f"</script><!--<script>{EVIL}]]>\u2028\u2029\x1b[31mred\x07 &lt;b&gt; </textarea></title>"
 """What would end or open elements, run scripts, or colour a terminal, if it were not kept from it."""
@@ -43,8 +42,3 @@ def with_tokens(calls: Rows) -> None:
         ids = tokenizer.encode(call["completion"], add_special_tokens=False).ids
         call["tokenizer"], call["completion_ids"] = digest, ids
         call["sampling_logprobs"] = [-0.05 - 1.5 * (place % 4) for place in range(len(ids))]
-
-
-def rows_of(writer: RunWriter, iteration: int, **changes: Any) -> tuple[Rows, Rows]:
-    """The rows that `writer.add_rollout` makes in an iteration."""
-    return make_rollouts(iteration, writer.policies[iteration], writer.example_ids, writer.rollouts)

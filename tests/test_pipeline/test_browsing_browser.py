@@ -176,6 +176,17 @@ def test_a_rollout_is_a_row_of_calls_with_prompts_completions_and_what_became_of
     page.close()
 
 
+def test_boxes_that_scroll_are_stops_for_tab_and_others_are_not(browser: Browser, file: Path):
+    page = opened(browser, file)
+    page.click(".rb-row")
+    page.wait("document.querySelector('.rb-detail h3')")
+    assert page.value("document.querySelectorAll('.rb-detail pre[tabindex]').length") == 0
+    page.value("document.styleSheets[0].insertRule('.rb pre.rb-completion, .rb pre { max-height: 1rem !important }')")
+    page.value("document.querySelectorAll('.rb-row')[1].click()")
+    page.wait("document.querySelectorAll('.rb-detail pre[tabindex]').length > 2")
+    page.close()
+
+
 def test_tokens_are_shaded_by_either_figure_and_never_by_colour_alone(browser: Browser, file: Path):
     page = opened(browser, file)
     choose(page, "q", "nobody else")

@@ -37,7 +37,7 @@ function messageElements(messages, made) {
     if (made > messages.length && place === Math.floor(messages.length / 2)) {
       rows.push(make("p", {}, leftOut(made - messages.length, "message")));
     }
-    rows.push(make("p", { class: "rb-role" }, visible(message.role)), make("pre", { tabindex: "0" }, shown(message.text)));
+    rows.push(make("p", { class: "rb-role" }, visible(message.role)), box(plain(message.role), shown(message.text)));
   });
   return rows;
 }
@@ -46,7 +46,10 @@ function messageElements(messages, made) {
 function promptElement(name, messages, made) {
   const place = make("div");
   const folded = make("details", {}, make("summary", {}, `${name}, ${plural(made, "message")}`), place);
-  folded.addEventListener("toggle", () => place.replaceChildren(...(folded.open ? messageElements(messages, made) : [])));
+  folded.addEventListener("toggle", () => {
+    place.replaceChildren(...(folded.open ? messageElements(messages, made) : []));
+    reachable(place);
+  });
   return folded;
 }
 

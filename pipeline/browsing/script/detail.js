@@ -10,9 +10,9 @@ function factsElement(record) {
   fact("Made by", visible(record.source), record.policy ? [", policy ", make("code", { title: plain(record.policy) },
     visible(record.policy.slice(0, 12)))] : ", policy unknown");
   if (parts.length) fact("Reward parts", visible(parts.join(", ")));
-  if (record.inputs !== null) fact("Inputs", make("pre", { tabindex: "0" }, shown(record.inputs)));
-  if (record.error !== null) fact("Error", make("pre", { tabindex: "0" }, shown(record.error)));
-  fact("Output", make("pre", { tabindex: "0" }, shown(record.output)));
+  if (record.inputs !== null) fact("Inputs", box("inputs", shown(record.inputs)));
+  if (record.error !== null) fact("Error", box("error", shown(record.error)));
+  fact("Output", box("output", shown(record.output)));
   for (const fate of record.excluded) fact("Left out", visible(fateText(fate)));
   return make("dl", {}, rows);
 }
@@ -83,4 +83,5 @@ function showRecord(place, record, state, back) {
   place.replaceChildren(leave, make("h3", { tabindex: "-1" }, `Rollout ${plain(record.rollout_id.slice(0, 8))}: ${title}`),
     factsElement(record), ...(calls.length ? tools : [make("p", {}, "It made no LM call.")]),
     make("ol", { class: "rb-timeline" }, calls));
+  reachable(place);
 }

@@ -50,6 +50,18 @@ function leftOut(number, noun) {
   return make("span", { class: "rb-cut" }, ` … ${plural(number, noun)} left out … `);
 }
 
+/** A box of text. Whoever uses keys can go into it where it scrolls: see `reachable`. */
+function box(label, ...nodes) {
+  return make("pre", { role: "group", "aria-label": label }, nodes);
+}
+
+/** Give boxes that scroll a stop of their own for Tab; others need none. */
+function reachable(root) {
+  for (const pre of root.querySelectorAll("pre")) {
+    if (pre.scrollHeight > pre.clientHeight + 1) pre.tabIndex = 0;
+  }
+}
+
 /** The beginning of a text, on one line. */
 function beginning(text, length) {
   const start = (text === null ? "" : typeof text === "string" ? text : text.head).replace(/\s+/g, " ").trim();

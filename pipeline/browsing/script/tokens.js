@@ -48,18 +48,19 @@ function tokenElement(piece, logprob, advantage) {
 
 /** The completion of a call, token by token where they are known. What shades it stands in `data-mode` further up. */
 function completionElement(call) {
-  const box = make("pre", { class: "rb-completion", tabindex: "0", "aria-label": "completion" });
+  const place = box("completion");
+  place.className = "rb-completion";
   const advantage = advantageOf(call);
   if (!call.tokens) {
-    box.append(make("span", { class: `rb-tok ${advantageClass(advantage)}` }, shown(call.completion)));
-    return box;
+    place.append(make("span", { class: `rb-tok ${advantageClass(advantage)}` }, shown(call.completion)));
+    return place;
   }
   const { pieces, logprobs, left_out: missing, cut_at: cutAt } = call.tokens;
-  pieces.forEach((piece, place) => {
-    if (missing && place === cutAt) box.append(leftOut(missing, "token"));
-    box.append(tokenElement(piece, logprobs ? logprobs[place] : null, advantage));
+  pieces.forEach((piece, index) => {
+    if (missing && index === cutAt) place.append(leftOut(missing, "token"));
+    place.append(tokenElement(piece, logprobs ? logprobs[index] : null, advantage));
   });
-  return box;
+  return place;
 }
 
 /** The least likely tokens in words, for those who see no shades. */
