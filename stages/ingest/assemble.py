@@ -137,7 +137,8 @@ class Assembler:
         for row, item in zip(made.invocations, placed, strict=True):
             row["trainable"] = policy is None or item.span.policy == policy
             row.update(call_columns(item.span, row["fidelity"]))
-        made.trace["fidelity_reasons"] = canonical_json(Counter(reason for _, reason in made.fidelity if reason))
+        reasons = Counter(reason for _, reason in made.fidelity if reason)
+        made.trace["fidelity_reasons"] = canonical_bytes(reasons).decode()
         return made
 
     def _placed(self, tree: Tree, trace: str, made: Assembled) -> list[_Placed]:
@@ -219,14 +220,14 @@ def _trace_row(trace: Trace, tree: Tree | None, values: dict[str, list[float | N
         "example_id": None,
         "reason": None,
         "reward_reason": None,
-        "scores": canonical_json(values),
+        "scores": canonical_bytes(values).decode(),
         "spans": len(spans),
         "calls": sum(span.kind == "llm" for span in spans),
         "user": users[0] if len(users) == 1 else None,
         "start": min(starts, default=None),
         "metadata": json_or_none({**(dict(root.metadata) if root else {}), **about} or None),
         "fidelity_reasons": "{}",
-        "redacted": canonical_json(dict(trace.redacted)),
+        "redacted": canonical_bytes(dict(trace.redacted)).decode() if trace.redacted else "{}",
     }
 
 

@@ -27,8 +27,14 @@ _KINDS: Mapping[str, Kind] = {
     "GUARDRAIL": "other",
     "EVALUATOR": "other",
 }
+_TELLING = frozenset({"openinference.span.kind", "input.value", "llm.model_name"})
 _PART = re.compile(r"message\.contents\.(\d+)\.message_content\.(type|text)")
 _CALL = re.compile(r"message\.tool_calls\.(\d+)\.tool_call\.(id|function\.name|function\.arguments)")
+
+
+def may_know(names: Sequence[str]) -> bool:
+    """Whether `findings` may know a span whose attributes have these names."""
+    return any(name in _TELLING or name.startswith("llm.input_messages") for name in names)
 
 
 def findings(name: str, attributes: Mapping[str, Any], events: Sequence[Any], scope: str) -> Findings:

@@ -14,6 +14,11 @@ from stages.ingest.normal import Call
 from stages.ingest.values import text, unpacked
 
 
+def may_know(names: Sequence[str]) -> bool:
+    """Whether `findings` may know a span whose attributes have these names."""
+    return "ai.operationId" in names
+
+
 def findings(name: str, attributes: Mapping[str, Any], events: Sequence[Any], scope: str) -> Findings:
     """What `ai.*` attributes say."""
     operation = text(attributes.get("ai.operationId"))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from schemas.canonical import canonical_json
 from schemas.examples import example_id
 from schemas.recipe_ingest import IngestSection
+from stages.ingest.stored import canonical_bytes
 from stages.ingest.tree import Tree
 from stages.ingest.values import unpacked
 
@@ -99,6 +99,6 @@ def json_or_none(value: Any) -> str | None:
     if value is None:
         return None
     try:
-        return canonical_json(json.loads(json.dumps(value)))
+        return canonical_bytes(value).decode()
     except (TypeError, ValueError):
         return None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from stages.ingest import conventions_genai, conventions_openinference, conventions_vercel
@@ -16,6 +17,7 @@ from stages.ingest.values import identity, judged, nanoseconds, text, unpacked
 
 EVALUATION = "gen_ai.evaluation.result"
 _USERS = ("user.id", "enduser.id", "gen_ai.user.id")
+_ADDED = ("app.", "ai.telemetry.metadata.")
 _EXAMPLES = ("mmgrpo.example_id", "dataset.example.id", "dataset_item_id")
 
 
@@ -51,8 +53,9 @@ def items_of(raw: RawSpan) -> Iterator[Item]:
     if trace is None or span is None:
         yield Refused("no_trace_id" if trace is None else "no_span_id", f"the span '{raw.name}' has none", raw.where)
         return
-    found = _findings(raw)
     attributes = raw.attributes
+    spoken = _spoken(tuple(attributes))
+    found = _findings(raw, spoken)
     yield Span(
         trace=trace,
         span=span,
@@ -69,9 +72,9 @@ def items_of(raw: RawSpan) -> Iterator[Item]:
         call=found.call,
         example=_first(attributes, _EXAMPLES),
         user=_first(attributes, _USERS),
-        metadata=_metadata(attributes),
+        metadata=_metadata(attributes) if spoken.metadata else {},
         where=raw.where,
-        **mmgrpo_fields(attributes),
+        **(mmgrpo_fields(attributes) if spoken.mmgrpo else {}),
     )
     for event in raw.events:
         if event.name == EVALUATION:
@@ -96,10 +99,30 @@ def _id(value: Any, digits: int) -> str | None:
     return identity(value)
 
 
-def _findings(raw: RawSpan) -> Findings:
+@dataclass(frozen=True, slots=True)
+class _Spoken:
+    """What the names of a span's attributes say already; spans of one program have few sets of names."""
+
+    conventions: tuple[Any, ...]
+    """Those that may know the span."""
+    metadata: bool
+    mmgrpo: bool
+
+
+@lru_cache(4096)
+def _spoken(names: tuple[str, ...]) -> _Spoken:
+    asked = (conventions_openinference, conventions_vercel)
+    return _Spoken(
+        (*(convention for convention in asked if convention.may_know(names)), conventions_genai),
+        any(name in ("metadata", "session.id") or name.startswith(_ADDED) for name in names),
+        any(name.startswith("mmgrpo.") for name in names),
+    )
+
+
+def _findings(raw: RawSpan, spoken: _Spoken) -> Findings:
     """What the first convention says that knows the span, the others filling in what it leaves open."""
     found = NOTHING
-    for convention in (conventions_openinference, conventions_vercel, conventions_genai):
+    for convention in spoken.conventions:
         found = found.filled(convention.findings(raw.name, raw.attributes, raw.events, raw.scope))
     return found if found.call is None or found.kind == "llm" else found.without_call()
 
@@ -137,7 +160,7 @@ def _metadata(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """What the program's author added: attributes of no convention, and those of OpenInference's `metadata`."""
     own = unpacked(attributes.get("metadata"))
     return {
-        **{name: value for name, value in attributes.items() if name.startswith(("app.", "ai.telemetry.metadata."))},
+        **{name: value for name, value in attributes.items() if name.startswith(_ADDED)},
         **({"session": attributes["session.id"]} if text(attributes.get("session.id")) else {}),
         **(own if isinstance(own, dict) else {}),
     }

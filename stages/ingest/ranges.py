@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from schemas.examples import EXAMPLES, example_row
+from schemas.examples import EXAMPLES
 from schemas.parquet import as_arrow
 from schemas.rollouts import INVOCATIONS, ROLLOUTS
 from schemas.traces import LEFT_OUT, TRACES
@@ -24,6 +24,7 @@ from stages.ingest.chunks import Chunks, chunks_in
 from stages.ingest.inputs import split_of
 from stages.ingest.records import Record
 from stages.ingest.rescore import Rescorer
+from stages.ingest.stored import canonical_bytes
 
 RANGE = 100_000
 """Spans of a range of examples, about."""
@@ -118,5 +119,5 @@ def _rows(records: Iterable[Sequence[Any]], dev: float, counts: Counter[str]) ->
 
 
 def _example(identity: str, inputs: dict[str, Any], dev: float) -> dict[str, Any]:
-    row = example_row(split_of(identity, dev), inputs, None, None)
-    return {**row, "example_id": identity}
+    told = canonical_bytes(inputs).decode()
+    return {"example_id": identity, "split": split_of(identity, dev), "inputs": told, "labels": None, "metadata": None}

@@ -1,9 +1,10 @@
-"""Benchmark of ingest: `python -m tests.benchmarks.bench_ingest 100k|1M [rounds]`.
+"""Benchmark of ingest: `python -m tests.benchmarks.bench_ingest 10k|100k|1M [rounds]`.
 
 OTLP-JSON lines with two agents a trace, as an instrumented program exports them. Each contestant is a process of its
-own and takes its turn in every round: `json`, the bare parse of the same bytes with the standard library; `read`, into
-the normal form; `ingest`, the whole command, tokens, tables and digests included. Ratios are taken within rounds, of
-CPU seconds and of wall time. The last line is one JSON object.
+own and takes its turn in every round: `json`, the bare parse of the same bytes with the standard library, on one
+thread; `read`, into the normal form; `ingest`, the whole command, tokens, tables and digests included, in one process;
+`shared`, the same with a process for each core. Ratios are taken within rounds: of the CPU seconds of all processes of
+a contestant, and of wall time. Peak memory is that of its largest process. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-CONTESTANTS = ("json", "read", "ingest")
+CONTESTANTS = ("json", "read", "ingest", "shared")
 SIZES = {"10k": 10_000, "100k": 100_000, "1M": 1_000_000}
 SPANS = 5
 """Of a trace."""
@@ -135,10 +136,13 @@ def contend(name: str, traces: Path, scratch: Path) -> int:
 
         return sum(isinstance(item, Span) for item in read_items(str(traces), format_named("otlp_json")))
     from pipeline.cli import main
+    from pipeline.pool import cores
 
     (scratch / "bench_program.py").write_text(PROGRAM)
     (scratch / "recipe.toml").write_text(RECIPE)
+    workers = cores() if name == "shared" else 1
     where = ["--snapshots", str(scratch / "snapshots"), "--exec", "progress=off"]
+    where += ["--exec", f"ingest_workers={workers}"]
     assert main(["ingest", str(scratch / "recipe.toml"), str(traces), *where]) == 0
     manifest = next((scratch / "snapshots").glob("ingest/*/manifest.json"))
     return int(json.loads(manifest.read_text())["metrics"]["rollouts"]) * SPANS
@@ -150,8 +154,10 @@ def _child(name: str, traces: str) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         wall, cpu = time.perf_counter(), time.process_time()
         spans = contend(name, Path(traces), Path(scratch))
-        took = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        others = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu = time.process_time() - cpu + others.ru_utime + others.ru_stime
+        took = {"wall": time.perf_counter() - wall, "cpu": cpu}
+    peak = max(others.ru_maxrss, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) / 1024
     print(json.dumps({**took, "spans": spans, "peak_mib": peak}))
 
 
