@@ -102,5 +102,6 @@ def successor(item: Affected, store: Store, reporter: Reporter) -> Path | None:
             key=key,
             payload=payload,
             metrics={**before.metrics, **metrics},
-            provenance=provenance(started, time.monotonic() - clock),
+            # Without the arguments, which say what is to be forgotten.
+            provenance=provenance(started, time.monotonic() - clock) | {"command": "mmgrpo forget"},
         ).path

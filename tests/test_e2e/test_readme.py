@@ -151,6 +151,39 @@ def test_logged_traces_become_a_snapshot_and_are_trained_on(shell: Path) -> None
     assert trained["sources"]["ingest:otlp_json"]["members"] > 0
 
 
+def test_what_traces_hold_of_people_is_taken_out_and_a_trace_is_forgotten(
+    shell: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = unpack(shell, "own")
+    shown = next(block for block in re.findall(r"```toml\n(.*?)```", README, re.DOTALL) if "[ingest.redact]" in block)
+    private = "".join(line for line in shown.splitlines(keepends=True) if not line.startswith("entities"))
+    assert set(tomllib.loads(private)["ingest"]["redact"]) == {"kinds", "patterns"}
+    recipe.write_text(f"{recipe.read_text()}\n{private}")
+    monkeypatch.setenv("OUR_SECRET", "abc")
+    text = next(line.split(",")[0] for line in (recipe.parent / "examples.csv").read_text().splitlines()[1:])
+    for name, numbers in (("old.jsonl", range(1, 7)), ("new.jsonl", range(6, 9))):
+        mail = "ada@example.org about ORD-12345678"
+        export([span for n in numbers for span in _logged(n, f"{text} {n % 2} {mail}")], shell / name)
+    base = " ".join(TINY)
+    first = "mmgrpo ingest own/recipe.toml old.jsonl"
+    type_in(shell, f"{first} {base} > account.txt")
+    snapshot = (shell / "account.txt").read_text().split("Snapshot: ")[1].split()[0]
+    type_in(shell, f"mmgrpo run own/recipe.toml --run-dir runs/own --iterations 1 {' '.join((*TINY, *SMALL, *QUICK))}")
+
+    block = next(block for block in SHELL if "mmgrpo forget" in block).replace(" recipe.toml", " own/recipe.toml")
+    onto, *others = (line.partition("#")[0] for line in block.replace("SNAPSHOT", snapshot).splitlines())
+    type_in(shell, f"{onto} {base} > account.txt")
+    account = (shell / "account.txt").read_text()
+    assert "onto its parent" in account
+    assert "EMAIL 8" in account.replace(",", "").split("values taken out: ")[1]
+    child = account.split("Snapshot: ")[1].split()[0]
+    type_in(shell, "\n".join(others).replace("CHILD", child).replace("ID", f"{7:032x}"))
+    assert {path.name for path in (shell / "folder").iterdir()} >= {"README.md"}
+    kept = b"".join(path.read_bytes() for path in (shell / "snapshots").rglob("*") if path.is_file())
+    assert b"ada@example.org" not in kept
+    assert f"{7:032x}".encode() not in kept
+
+
 def test_the_ingest_section_shown_is_one() -> None:
     shown = next(
         block for block in re.findall(r"```toml\n(.*?)```", README, re.DOTALL) if "[[ingest.modules]]" in block
