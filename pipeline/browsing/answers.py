@@ -12,8 +12,9 @@ from urllib.parse import unquote
 
 from pipeline.browsing.bounds import SAMPLE, WHOLE
 from pipeline.browsing.embed import Packer, script_json
+from pipeline.browsing.filters import Filters
 from pipeline.browsing.live import Live
-from pipeline.browsing.query import Filters, facets, page_of
+from pipeline.browsing.query import facets, page_of
 from pipeline.browsing.section import script, served_page, style
 from pipeline.browsing.sources import rolled
 from pipeline.browsing.trajectory import trajectories

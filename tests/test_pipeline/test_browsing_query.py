@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.browsing.query import PAGE, Filters, facets, page_of
+from pipeline.browsing.filters import Filters
+from pipeline.browsing.query import PAGE, facets, page_of
 from pipeline.reporting.opened import OpenRun
 from schemas.errors import RecipeError
 from tests.test_pipeline.browsing_kit import HARM, opened
