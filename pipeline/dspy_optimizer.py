@@ -19,7 +19,7 @@ from pipeline.live_examples import Columns, columns_of, write_examples
 from pipeline.outcome import score_line
 from pipeline.progress import Reporter
 from pipeline.recipes import LoadedRecipe, read_toml, recipe_from
-from pipeline.reporting.build import build_report
+from pipeline.reporting.live import LiveReport
 from pipeline.run import Runner, open_run, run_all
 from pipeline.settle import settle
 from schemas.canonical import canonical_json
@@ -118,9 +118,10 @@ class MMGRPO(Teleprompter):
             if job.stage.NAME == "evaluate":
                 reporter.note(score_line(self.run_dir, job.slot[1], int(job.slot[2])))
 
-        with open_run(loaded, self.execution, self.run_dir, reporter) as runner:
+        live = LiveReport(self.run_dir, reporter)
+        with open_run(loaded, self.execution, self.run_dir, reporter) as runner, live as report:
             run_all(runner, loaded.recipe.run.iterations, after)
-            build_report(self.run_dir)
+            report.finish()
             return self._bound(student, runner)
 
     def _recipe(self, columns: Columns, name: str) -> Recipe:

@@ -49,8 +49,9 @@ def real(dev: SplitScores, test: SplitScores | None, opened: int, gate: Gate | N
         told.append(f"By sign flips p = {compared.to_base.sign_flip_p:.2g}, for this one look.")
     if gate is not None and gate.decisions:
         last = gate.decisions[-1]
-        value, level = last.verdict, "good" if last.verdict == "released" else level
-        told.append(_decided(last))
+        released = last.verdict == "released"
+        value, level = "released" if released else "not released", "good" if released else level
+        told.append(_decided(last, gate))
     if test is not None and test.last is not None and test.last.to_first is not None:
         on_test = test.last.to_first
         times = "once" if opened == 1 else f"{count(opened)} times"
@@ -60,8 +61,10 @@ def real(dev: SplitScores, test: SplitScores | None, opened: int, gate: Gate | N
     return Answer("real", "Is that real?", value, " ".join(told) or "Two scores are needed to say.", level, "scores")
 
 
-def _decided(last: Decided) -> str:
-    spent = f" It spent {last.spent:.3g} of alpha = {last.alpha:g}." if last.spent and last.alpha else ""
+def _decided(last: Decided, gate: Gate) -> str:
+    """The last decision, and what all looks of the run have spent."""
+    looks = {row.look: row.spent for row in gate.decisions if row.look is not None and row.spent is not None}
+    spent = f" Spent so far: {sum(looks.values()):.3g} of alpha = {last.alpha:g}." if looks and last.alpha else ""
     return f"{last.kind.capitalize()}: {last.reason.rstrip('.')}.{spent}"
 
 

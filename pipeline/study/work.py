@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pipeline.locks import hold
 from pipeline.progress import Reporter
-from pipeline.reporting.build import build_report
+from pipeline.reporting.live import LiveReport
 from pipeline.run import open_run, run_all
 from pipeline.single import score_last
 from pipeline.study.results import Failure, Outcome, Result, result_of
@@ -68,5 +68,5 @@ def _do(run: PlannedRun, execution: Execution, reporter: Reporter) -> tuple[Resu
         setup = identify(run.loaded.recipe, run.loaded.root, execution.cache)
         scores = score_last(runner, setup, run.split)
         if runner.made:
-            build_report(run.folder)
+            LiveReport(run.folder, reporter).finish()
         return result_of(run, scores), runner.made

@@ -68,7 +68,7 @@ def test_a_decision_of_the_gate_stands_on_the_first_screen_and_in_the_table(tmp_
     _decide(run, policies[2], 2, "released", "the lower bound +0.12 is above 0")
     page, numbers, answers = reported(run)
     assert answers["real"]["value"] == "released"
-    assert "Gate: the lower bound +0.12 is above 0. It spent 0.0304 of alpha = 0.05." in answers["real"]["text"]
+    assert "Gate: the lower bound +0.12 is above 0. Spent so far: 0.0608 of alpha = 0.05." in answers["real"]["text"]
     assert [row["gate"] for row in numbers["compared"]] == [ABSENT, "kept", "released"]
     assert numbers["gate"]["released"] == policies[2]
     assert 'aria-label="Decisions"' in page
@@ -122,7 +122,7 @@ def test_slices_of_the_newest_policy_stand_worst_first(tmp_path: Path):
         {
             "example_id": f"{index:016x}",
             "split": "dev",
-            "inputs": "{}",
+            "inputs": json.dumps({"question": EVIL}),
             "labels": "{}",
             "metadata": json.dumps({"topic": EVIL if index % 2 else "easy"}),
         }
@@ -138,6 +138,7 @@ def test_slices_of_the_newest_policy_stand_worst_first(tmp_path: Path):
     found = [(row["value"], row["score"]["estimate"], row["score"]["n"]) for row in numbers["gate"]["slices"]]
     assert found == [(EVIL, 0.0, 40), ("easy", 1.0, 40)]
     assert 'aria-label="Slices"' in page
+    assert all(row["inputs"].startswith("<script>") for row in numbers["flips"]["shown"])
     assert "<script" not in written(page)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from pipeline.progress import Reporter
 from pipeline.reporting import live
 from pipeline.reporting.live import FIRST_S, SHARE, LiveReport
+from pipeline.reporting.working import LOCKS, at_work
 from tests.test_pipeline.report_run import RunWriter, whole_run
 
 
@@ -94,3 +97,43 @@ def test_a_report_that_cannot_be_built_is_told_once_and_stops_nothing(tmp_path: 
         assert report.finish() is None
     assert told.getvalue().count("The report could not be built, which does not harm the run") == 1
     assert "rollouts.parquet" in told.getvalue()
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from pipeline.locks import hold
+from pipeline.progress import Reporter
+from pipeline.store import Store
+run = Path(sys.argv[1])
+with hold(run / ".lock", "run"):
+    print("between", flush=True)
+    sys.stdin.readline()
+    with Store(run / "artifacts").begin("rollout", "f" * 64, Reporter("off")) as out:
+        (out.scratch / "a.parquet").write_bytes(b"x")
+        out.commit_shard("shards/a.parquet", out.scratch / "a.parquet")
+        (out.scratch / "b.parquet").write_bytes(b"x")
+        print("inside", flush=True)
+        sys.stdin.readline()
+"""
+
+
+@pytest.mark.skipif(not LOCKS.exists(), reason="no /proc/locks here: nothing is known of other processes")
+def test_what_another_process_makes_is_seen_without_touching_its_locks(tmp_path: Path):
+    run = whole_run(tmp_path, iterations=1)
+    assert at_work(run) is None
+    held = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(run)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert held.stdin is not None
+    assert held.stdout is not None
+    try:
+        assert held.stdout.readline() == "between\n"
+        assert at_work(run) == "between two stages"
+        print(file=held.stdin, flush=True)
+        assert held.stdout.readline() == "inside\n"
+        assert at_work(run) == "rollout, 1 file committed"
+    finally:
+        held.kill()
+        held.wait()
+    assert at_work(run) is None, "what a killed process left is no work"
