@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.drifting import alarms
-from pipeline.store import Store
+from pipeline.store import PartialArtifact, Store
 from schemas.drift import CANARIES
 from schemas.parquet import read_rows
 from stages.contract import Artifact
@@ -148,6 +148,28 @@ def test_another_text_of_a_canary_asks_every_policy_anew(own: Path, finished: Pa
     assert [[json.loads(row["messages"])[0]["content"] for row in rows] for rows in asked] == [
         ["say something else"]
     ] * 2
+
+
+def test_killed_between_its_two_tables_it_ends_like_one_that_nobody_disturbed(
+    own: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    shutil.rmtree(folder / "artifacts" / "drift")
+    commit = PartialArtifact.commit_shard
+
+    def killed(out: PartialArtifact, name: str, file: Path) -> None:
+        if name == "canaries.parquet":
+            raise KeyboardInterrupt
+        commit(out, name, file)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PartialArtifact, "commit_shard", killed)
+        assert run(own, folder) == 130
+    assert len(list((folder / "artifacts" / "drift").glob(".*.partial"))) == 1
+    assert run(own, folder) == 0
+    assert [one.digest for one in drifts(folder)] == [one.digest for one in drifts(finished)]
+    assert mmgrpo("verify", folder) == 0
 
 
 def test_a_run_file_of_a_release_without_drift_is_still_what_it_says(finished: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from pipeline.recipes import load_recipe
 from schemas.recipe import Recipe
+from stages.drifting.canaries import identify_canaries
 from stages.grouping.rules import rules_of
 from stages.training.objective import objective_of
 from stages.training.truncated import check_sampling
@@ -31,6 +32,7 @@ def test_every_recipe_loads_and_nothing_it_asks_for_is_refused(path: str):
     objective_of(found)
     check_sampling(found)
     assert (ROOT / path).with_name(found.examples.path).is_file()
+    assert (identify_canaries(found, (ROOT / path).parent) is None) == (found.canaries.path is None)
 
 
 def of_the_paper(found: Recipe) -> dict[str, Any]:
