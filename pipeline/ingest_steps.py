@@ -17,6 +17,7 @@ from stages.ingest.account import Account
 from stages.ingest.assemble import Assembler, Trace
 from stages.ingest.content import Entry, entry_of, entry_of_packed
 from stages.ingest.formats import format_named, piece_items
+from stages.ingest.limits import DEFAULT, Limits, use_limits
 from stages.ingest.normal import Refused
 from stages.ingest.pseudonyms import numbered
 from stages.ingest.ranges import Made, Ranges, made_of
@@ -36,6 +37,8 @@ class Lying:
     """Digests of the ids of traces that were to be forgotten."""
     redacted: bool
     """Whether marks stand in the place of what was taken out."""
+    limits: Limits = DEFAULT
+    """What files may unpack to."""
 
     def spools(self) -> list[Path]:
         """One of each process that read files."""
@@ -57,6 +60,7 @@ class Reading:
     """Reads pieces of files into a spool of this process."""
 
     def __init__(self, lying: Lying, redactor: Redactor | None) -> None:
+        use_limits(lying.limits)
         self.lying, self.redactor = lying, redactor
         self.spool = Spool(lying.folder / f"items-{uuid4().hex}")
 

@@ -36,6 +36,7 @@ from stages.examples import read_examples
 from stages.ingest import snapshot
 from stages.ingest.assemble import Assembler, Trace
 from stages.ingest.content import Content, content_of
+from stages.ingest.limits import Limits, use_limits
 from stages.ingest.modules import Place, as_toml, place_of, suggest
 from stages.ingest.onto import Onto
 from stages.ingest.rescore import NoEngine, Rescorer
@@ -70,7 +71,7 @@ def ingest(
     snapshot.secret_of(loaded.recipe)  # refused before anything is read
     redactor, workers = redactor_of(loaded, execution), workers_for(wanted, execution)
     with _spooled(folder) as spooled:
-        lying = Lying(spooled, forgotten_in(folder), redacted=redactor is not None)
+        lying = Lying(spooled, forgotten_in(folder), redacted=redactor is not None, limits=_limits(execution))
         sources, entries = read_all(wanted, lying, redactor, workers, reporter)
         _tell(sources, reporter)
         if not sources.spans:
@@ -119,13 +120,20 @@ def ingest(
         return artifact, True
 
 
+def _limits(execution: Execution) -> Limits:
+    """What files may unpack to, also where this process looks into them."""
+    found = Limits(execution.unpacked_gib << 30, execution.unpacked_ratio)
+    use_limits(found)
+    return found
+
+
 def suggest_modules(
     loaded: LoadedRecipe, execution: Execution, wanted: Wanted, folder: Path, reporter: Reporter
 ) -> str:
     """Rules, as TOML, for the calls that no module is known for."""
     program, redactor = load_program(loaded.recipe, loaded.root), redactor_of(loaded, execution)
     with _spooled(folder) as spooled:
-        lying = Lying(spooled, frozenset(), redacted=redactor is not None)
+        lying = Lying(spooled, frozenset(), redacted=redactor is not None, limits=_limits(execution))
         read_all(wanted, lying, redactor, workers_for(wanted, execution), reporter)
         places = _nameless((trace for place in range(PARTS) for trace in lying.traces(place)), loaded)
         return as_toml(suggest(places, None if program.modules is None else list(program.modules)))

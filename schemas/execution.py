@@ -96,6 +96,10 @@ class Execution(BaseModel):
     """Invocations that the group stage may hold at once; a larger table is worked by ranges of example_id."""
     ingest_workers: Positive | None = None
     """Processes of `mmgrpo ingest`; default: one for each core, or one where there is little to read."""
+    unpacked_gib: Positive = 64
+    """Most GiB that a packed file of traces (gzip, zstd, zip, Parquet) may unpack to."""
+    unpacked_ratio: Positive = 1000
+    """Most bytes that such a file may give for each of its own, beyond the first 64 MiB."""
     cache: str | None = None
     """Folder of converted models; default: `$MMGRPO_CACHE`, else the user's cache folder."""
     progress: Literal["auto", "bar", "plain", "off"] = "auto"

@@ -13,8 +13,12 @@ from typing import IO, Any, Protocol
 
 import zstandard
 
+from stages.ingest.limits import limits
+
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _STEP = 1 << 18
+_ZSTD_STEP = 1 << 13
+"""Packed bytes that are unpacked at once: zstd makes at most 32,768 of each, all of them in memory."""
 
 
 class _Source(Protocol):
@@ -32,11 +36,15 @@ class Unpacked(io.RawIOBase):
     def __init__(self, raw: IO[bytes], start: bytes) -> None:
         self.failure: str | None = None
         """Why the bytes end before the file does."""
+        self._raw, self._count = raw, 0
         self._source: _Source = raw
+        self._packed = True
         if start[:2] == _GZIP:
             self._source = gzip.GzipFile(fileobj=raw)
         elif start == _ZSTD:
             self._source = _Frames(raw)
+        else:
+            self._packed = False
 
     def readable(self) -> bool:
         """It is."""
@@ -50,6 +58,11 @@ class Unpacked(io.RawIOBase):
             data = self._source.read(len(buffer))
         except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
             self.failure = str(error)
+            return 0
+        self._count += len(data)
+        allowed = limits().allowed(self._raw.tell()) if self._packed else self._count
+        if self._count > allowed:
+            self.failure = limits().refusal(allowed)
             return 0
         buffer[: len(data)] = data
         return len(data)
@@ -100,7 +113,7 @@ class _Frames:
 
     def read(self, size: int, /) -> bytes:
         while not self._held:
-            packed = self._left or self._raw.read(_STEP)
+            packed = self._left or self._raw.read(_ZSTD_STEP)
             self._left = b""
             if not packed and self._frame is None:
                 return b""

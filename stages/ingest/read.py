@@ -22,6 +22,7 @@ import orjson
 
 from schemas.addresses import without_secrets
 from schemas.errors import DataError
+from stages.ingest.limits import limits
 from stages.ingest.normal import Refused
 from stages.ingest.packed import Unpacked, as_utf8
 
@@ -165,11 +166,19 @@ def _rows(raw: IO[bytes], address: str) -> Iterator[Value | Refused]:
     import pyarrow.parquet as pq
 
     try:
-        number = 0
-        for batch in pq.ParquetFile(raw).iter_batches(batch_size=256):
+        number, total, size = 0, 0, raw.seek(0, io.SEEK_END)
+        file, allowed = pq.ParquetFile(raw), limits().allowed(size)
+        groups = range(file.metadata.num_row_groups)
+        said = sum(file.metadata.row_group(place).total_byte_size for place in groups)
+        for batch in file.iter_batches(batch_size=256) if said <= allowed else ():
+            total += batch.nbytes
+            if total > max(allowed, limits().allowed(said)):
+                break
             for row in batch.to_pylist():
                 number += 1
                 yield Value(_as_json(row), "rows", f"{address}, row {number}")
+        if said > allowed or total > max(allowed, limits().allowed(said)):
+            yield Refused("too_large", limits().refusal(allowed), address)
     except pa.ArrowException as error:
         yield Refused("not_readable", str(error).splitlines()[0], address)
 

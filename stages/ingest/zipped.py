@@ -14,12 +14,10 @@ from typing import IO, Any
 
 import zstandard
 
+from stages.ingest.limits import limits
+
 _MEMBER = 256 << 20
 """Most bytes of one member."""
-_TOTAL = 64 << 30
-"""Most bytes of all members together."""
-_RATIO, _FREE = 1000, 64 << 20
-"""Most bytes unpacked for one of the archive, beyond the first so many."""
 _ZSTD = 93
 _LOCAL = struct.Struct("<4s5H3I2H")
 _KINDS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA, _ZSTD}
@@ -48,14 +46,14 @@ def read_members(raw: IO[bytes], below: str) -> Iterator[tuple[str, bytes | str]
         for name in sorted(last):
             if last[name].is_dir():
                 continue
-            allowed = min(_MEMBER, _TOTAL - total, max(_FREE, size * _RATIO) - total)
+            allowed = min(_MEMBER, limits().allowed(size) - total)
             try:
                 data = _read(archive, raw, last[name], allowed)
             except _BROKEN as error:
                 yield name, str(error)
                 continue
             if data is None:
-                yield name, f"it unpacks to more than {allowed >> 20} MiB, all that is left for it"
+                yield name, limits().refusal(allowed)
                 continue
             total += len(data)
             yield name, data

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from stages.ingest import zipped
+from stages.ingest import limits, zipped
 from tests.test_stages.ingest_kit import TRACES, Held, counts, read_file
 from tests.test_stages.ingest_values import SAMPLE
 
@@ -115,8 +115,8 @@ def test_names_that_lead_out_of_a_folder_write_nothing_anywhere(tmp_path: Path) 
 def test_a_member_that_unpacks_to_more_than_it_may_is_refused_in_bounded_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(zipped, "_FREE", 1 << 20)
-    monkeypatch.setattr(zipped, "_RATIO", 100)
+    monkeypatch.setattr(limits, "_FREE", 1 << 20)
+    monkeypatch.setattr(zipped, "limits", lambda: limits.Limits(ratio=100))
     held = members(SAMPLE)
     held["samples/bomb_epoch_1.json"] = b'{"id": "' + b" " * (30 << 20) + b'"}'
     for how in ("deflated", "zstd"):
@@ -128,7 +128,7 @@ def test_a_member_that_unpacks_to_more_than_it_may_is_refused_in_bounded_memory(
 
 
 def test_an_archive_that_lies_about_a_size_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zipped, "_FREE", 1 << 20)
+    monkeypatch.setattr(limits, "_FREE", 1 << 20)
     held = {"samples/bomb_epoch_1.json": b" " * (30 << 20)}
     path = archive(tmp_path / "log.eval", held)
     data = path.read_bytes().replace(struct.pack("<I", 30 << 20), struct.pack("<I", 10))
