@@ -59,9 +59,12 @@ def _names(run: RunFile) -> dict[str, tuple[str, str]]:
 
 
 def _scored(run: RunFile, index: int) -> dict[str, tuple[str, str]]:
-    """Scores of the policy at a place of the chain, unless they are those of the one before it."""
+    """Scores and drift of the policy at a place of the chain, unless it is the one before it."""
     if index >= len(run.policies) or run.policies[index] in run.policies[:index]:
         return {}
     after = f"after iteration {index - 1}" if index else "before training"
-    keys = ((split, scores.get(run.policies[index])) for split, scores in sorted(run.evaluations.items()))
-    return {f"scores on {split} {after}": ("evaluate", key) for split, key in keys if key is not None}
+    found = {}
+    for stage, name, splits in (("evaluate", "scores", run.evaluations), ("drift", "drift", run.drifts)):
+        keys = ((split, by_policy.get(run.policies[index])) for split, by_policy in sorted(splits.items()))
+        found |= {f"{name} on {split} {after}": (stage, key) for split, key in keys if key is not None}
+    return found

@@ -115,12 +115,14 @@ class Tracer:
         holder = self.graph.holder(policy)
         used = [] if holder is None else [item for role, item in self.graph.users(holder) if role == "adapter"]
         uses = [item for item in used if item.manifest.payload["params"].get("policy") == policy]
-        order = ("rollout", "teacher", "prompts", "evaluate")
+        order = ("rollout", "teacher", "prompts", "evaluate", "drift")
         uses = [item for stage in order for item in uses if item.manifest.stage == stage]
         return Node("policy", policy, {}, [self._use(item) for item in uses])
 
     def _use(self, item: Artifact) -> Node:
         metrics, params = item.manifest.metrics, item.manifest.payload["params"]
+        if item.manifest.stage == "drift":
+            return self._stage(item, {"split": params["split"]})
         if item.manifest.stage == "evaluate":
             return self._stage(item, {"split": params["split"], "mean": metrics["mean"], "examples": metrics["n"]})
         return self._stage(item, {"rollouts": metrics.get("rollouts")})

@@ -14,8 +14,10 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
+from pipeline.reproducing.compare import TOLERANCES
 from schemas.recipe_ingest import IngestSection
 from schemas.recipe_prices import PricesSection
 from tests.test_e2e.kit import ROOT, artifact, mmgrpo, state
@@ -74,6 +76,20 @@ def test_every_command_of_the_overview_works_in_order(shell: Path) -> None:
     }  # fmt: skip
     # doctor fails where something is missing, such as the small model's package; the rest may not.
     type_in(shell, "\n".join(line for line in block.splitlines() if "doctor" not in line))
+
+
+def test_every_command_of_the_audit_works_in_order(shell: Path) -> None:
+    block = next(block for block in SHELL if "mmgrpo reproduce" in block)
+    assert [line.split()[1] for line in block.splitlines()] == ["verify", "lineage", "lineage", "diff", "reproduce"]
+    one = "mmgrpo run data/tiny/recipe.toml --set run.iterations=1 --exec progress=off"
+    type_in(shell, f"{one}\n{one} --set seed=1 --run-dir runs/other")
+    made = artifact(shell / "runs" / "tiny", "train").path.relative_to(shell) / "adapter"
+    rollouts = artifact(shell / "runs" / "tiny", "rollout").file("rollouts.parquet")
+    rollout = pl.read_parquet(rollouts)["rollout_id"][0]
+    type_in(shell, block.replace("ADAPTER", str(made)).replace(" ID ", f" {rollout} "))
+    told = json.loads((shell / "again" / "reproduction.json").read_text())
+    assert told["state"] == "bit-identical"
+    assert {str(limit) for limit in TOLERANCES["float32"].__dict__.values()} == {"0.0001", "0.01", "0.02"}
 
 
 def test_the_jobs_of_a_cluster_are_written_and_run(shell: Path) -> None:
