@@ -108,14 +108,14 @@ def test_verify_names_the_adapter_of_a_flipped_byte(
 
 
 def test_verify_names_an_adapter_that_changed_without_a_step(killed: Path) -> None:
-    from pipeline.verify import _adapter_is_the_policy
+    from pipeline.audit.policies import adapter_problems
 
     whole = artifact(killed, "train", 1)
-    assert list(_adapter_is_the_policy(whole)) == []
+    assert list(adapter_problems(whole)) == []
     metrics = json.loads(json.dumps(whole.manifest.metrics))
     metrics["adapters"]["writer"]["steps"] = 0
     told = Artifact(whole.path, whole.manifest.model_copy(update={"metrics": metrics}))
-    (problem,) = _adapter_is_the_policy(told)
+    (problem,) = adapter_problems(told)
     assert "the adapter 'writer' of plan took no step, but is another than before" in problem
 
 
