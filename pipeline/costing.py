@@ -93,7 +93,7 @@ def together(parts: Iterable[Spent]) -> Spent:
 
     def total(read: Callable[[Spent], float | None]) -> float | None:
         values = [value for part in known if (value := read(part)) is not None]
-        return sum(values) if len(values) == len(known) else None
+        return round(sum(values), 9) if len(values) == len(known) else None
 
     def whole(read: Callable[[Spent], int | None]) -> int | None:
         found = total(read)

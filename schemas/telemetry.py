@@ -52,8 +52,11 @@ def _read(path: Path) -> Attempt:
     try:
         return Attempt.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        what = " ".join(str(error).split()[:30])
-        raise DataError(f"{path}: no record of an attempt ({what}). Delete this file: it holds timings only") from None
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise DataError(
+            f"{path}: no record of an attempt ({first['msg']}). Restore it. In a .partial folder it may be deleted "
+            "instead, since it holds timings only"
+        ) from None
 
 
 def next_attempt(folder: Path) -> int:

@@ -66,7 +66,7 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
     usable = with_tokens(calls)
     out.exclude("no_tokens", calls.height - usable.height)
     some = chosen(usable, recipe.evaluate.drift_calls)
-    said = [] if inputs.params["canaries"] is None else canaries.complete(inputs, recipe, execution)
+    said = [] if inputs.params["canaries"] is None else canaries.complete(inputs, recipe, execution, out)
     rows = [*scored_rows(some), *canaries.scored_canaries(said)]
     base = checked_base(inputs, recipe, execution)
     measures = _measured(rows, base, inputs, recipe, execution, out=out)

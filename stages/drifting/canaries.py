@@ -15,11 +15,12 @@ from schemas.execution import Execution
 from schemas.parquet import read_rows
 from schemas.policies import SHARED
 from schemas.recipe import Recipe
-from stages.contract import Artifact, Inputs
+from stages.contract import Artifact, Inputs, Out
 from stages.drifting.calls import row_of
 from stages.engines.factory import make_engine, policy_adapters
 from stages.engines.interface import Adapter, Engine, Request, Sampling
 from stages.programs.recorder import Messages, checked_messages, encodable
+from stages.programs.shards import usage_figures
 from stages.training.members import Row
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def _parsed(line: str, where: str) -> Canary:
         raise DataError(f"{where}: {error}") from None
 
 
-def complete(inputs: Inputs, recipe: Recipe, execution: Execution) -> list[dict[str, Any]]:
+def complete(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> list[dict[str, Any]]:
     """What the policy says to each canary: rows of the canaries table, sorted by (canary_id, module), not yet compared.
 
     A policy with several adapters is asked with each.
@@ -110,7 +111,10 @@ def complete(inputs: Inputs, recipe: Recipe, execution: Execution) -> list[dict[
         row = {"canary_id": canary.id, "messages": canonical_json(canary.messages), "prompt_ids": list(prompt)}
         for module, adapter in _distinct(policy_adapters(inputs)):
             asked.append((row | {"module": module}, Request(prompt, sampling, 0, adapter, canary.messages)))
-    return list(_answered(engine, asked))
+    before = usage_figures(engine.usage)
+    answers = list(_answered(engine, asked))
+    out.telemetry(**{name: value - before[name] for name, value in usage_figures(engine.usage).items()})
+    return answers
 
 
 def _encoded(engine: Engine, canary: Canary, path: Path) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.drifting import alarms
-from pipeline.store import PartialArtifact, Store
+from pipeline.store import TELEMETRY_FILE, PartialArtifact, Store
 from schemas.drift import CANARIES
 from schemas.parquet import read_rows
 from stages.contract import Artifact
@@ -53,6 +53,7 @@ def test_every_scored_policy_is_looked_at_and_compared_with_the_base(finished: P
             name: value for name, value in base.manifest.metrics["base"].items() if name in one.manifest.metrics["base"]
         }
         assert len(read_rows(one.file("canaries.parquet"), CANARIES)) == 3
+        assert json.loads(one.file(TELEMETRY_FILE).read_bytes())["completion_tokens"] >= 3  # the canaries are paid for
     assert mmgrpo("verify", finished) == 0
     assert [alarms(finished, policy) for policy in state(finished).policies] == [[], []]
 

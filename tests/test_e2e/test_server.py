@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.costs import ledger
 from schemas.parquet import read_frame
 from schemas.rollouts import INVOCATIONS
 from stages.engines import factory
@@ -15,6 +16,7 @@ from tests.test_e2e.kit import TINY, artifact, mmgrpo
 from tests.test_stages.server_kit import Dialect, KitServer
 
 ONE = ("--iterations", "1", "--exec", "progress=off")
+PRICED = ("--set", "prices.core_hour=0", "--set", "prices.lms.student={ input = 1, output = 2 }")
 
 
 @pytest.fixture
@@ -30,8 +32,8 @@ def over(server: KitServer) -> tuple[str, ...]:
 
 
 def test_a_run_over_a_server_makes_the_same_rows_and_trains(server: KitServer, tmp_path: Path):
-    assert mmgrpo("run", TINY, "--run-dir", tmp_path / "here", *ONE) == 0
-    assert mmgrpo("run", TINY, "--run-dir", tmp_path / "there", *over(server)) == 0
+    assert mmgrpo("run", TINY, "--run-dir", tmp_path / "here", *ONE, *PRICED) == 0
+    assert mmgrpo("run", TINY, "--run-dir", tmp_path / "there", *over(server), *PRICED) == 0
     assert mmgrpo("verify", tmp_path / "there") == 0
     here, there = (
         read_frame(artifact(tmp_path / name, "rollout").file("invocations.parquet"), INVOCATIONS).sort(
@@ -47,6 +49,13 @@ def test_a_run_over_a_server_makes_the_same_rows_and_trains(server: KitServer, t
     trained = artifact(tmp_path / "there", "train").manifest.metrics
     assert trained["steps"] > 0
     assert server.adapters  # the new policy was scored there
+    for name, paid in (("here", False), ("there", True)):
+        found = ledger(tmp_path / name)
+        [row] = [row for row in found.rows if row.stage == "rollout"]
+        assert row.spent.prompt_tokens
+        assert row.spent.completion_tokens
+        tokens = row.spent.prompt_tokens * 1 + row.spent.completion_tokens * 2
+        assert row.spent.money == pytest.approx(tokens / 1e6 if paid else 0)
 
 
 def test_rows_of_text_alone_are_refused_by_the_trainer_with_what_to_do(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline import store as stores
+from pipeline.cli import main
 from pipeline.cost_forms import as_csv, as_json, as_text
 from pipeline.costing import Spent, Tokens, price_of, spent_of, together
 from pipeline.costs import Ledger, ledger
@@ -86,16 +87,30 @@ def test_an_attempt_that_failed_is_added_to_the_one_that_finished(tmp_path: Path
     assert told["gpu_seconds"] == 0
 
 
-def test_a_killed_process_leaves_what_it_had_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores, "BEAT_S", 0.0)
-    monkeypatch.setattr(PartialArtifact, "leave", lambda self: None)  # as SIGKILL would have it
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from pipeline import store
+from pipeline.metering import Meter
+from pipeline.progress import Reporter
+store.BEAT_S = 0.0
+with store.Store(Path(sys.argv[1])).begin("demo", sys.argv[2], Reporter("off"), Meter(lambda: 0)) as out:
+    sum(range(5_000_000))
+    out.progress(1, 2, "parts")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_process_leaves_what_it_had_noted(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, tmp_path, KEY], check=False)
+    assert done.returncode == -signal.SIGKILL
     store = Store(tmp_path)
-    with store.begin("demo", KEY, Reporter("off"), Meter(lambda: 0)) as out:
-        burn(0.1)
-        out.progress(1, 2, "parts")
     [left] = read_attempts(store.unfinished()[0])
     assert not left.finished
-    assert left.seconds >= 0.09
+    assert left.seconds > 0.01
+    with store.begin("demo", KEY, Reporter("off"), Meter(lambda: 0)) as out:
+        finish(out)
+    assert [attempt.finished for attempt in read_attempts(store.open("demo", KEY).path)] == [False, True]
 
 
 def test_a_damaged_record_of_an_attempt_is_named(tmp_path: Path) -> None:
@@ -296,6 +311,18 @@ def test_the_forms_say_the_same_and_the_unknown_is_null_or_empty(tmp_path: Path)
     assert "money (USD)" in text
     assert "The money is not known, for want of: core-seconds: not recorded" in text
     assert "completion tokens" in cost_line(tmp_path)
+
+
+def test_the_command_prints_one_form_and_refuses_what_is_no_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = made_run(tmp_path / "run").write()
+    for option, form in ((), as_text), (("--json",), as_json), (("--csv",), as_csv):
+        assert main(["costs", str(folder), *option]) == 0
+        assert capsys.readouterr().out.strip() == form(ledger(folder)).strip()
+    file = folder / "run.json"
+    assert main(["costs", str(file)]) == 3
+    assert f"Is {file} a run folder?" in capsys.readouterr().err
 
 
 @given(st.text(max_size=8))
