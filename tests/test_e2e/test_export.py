@@ -185,6 +185,19 @@ def test_without_a_release_a_policy_must_be_named(
     assert "mmgrpo release" in told
 
 
+def test_what_is_released_is_what_leaves_and_the_card_has_the_decision(run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    reason = "we *want* it | <b>now</b>"
+    assert mmgrpo("release", copy, "--policy", state(copy).policies[1], "--force", "--reason", reason) == 0
+    assert mmgrpo("export", "adapter", copy, tmp_path / "out") == 0
+    told = json.loads((tmp_path / "out" / "provenance.json").read_text())
+    assert told["policy"] == state(copy).policies[1]
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "release, forced" in card
+    assert "we \\*want\\* it \\| \\<b\\>now\\</b\\>" in card
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
