@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.ingest_making import make, make_onto
 from pipeline.ingest_reading import Sources, Wanted, read_all, workers_for
+from pipeline.ingest_spooling import spooled_in
 from pipeline.ingest_steps import Lying, Making
 from pipeline.jobs import key_of
 from pipeline.metering import meter_of
@@ -70,7 +69,7 @@ def ingest(
     base = _base(loaded, execution)
     snapshot.secret_of(loaded.recipe)  # refused before anything is read
     redactor, workers = redactor_of(loaded, execution), workers_for(wanted, execution)
-    with _spooled(folder) as spooled:
+    with spooled_in(folder) as spooled:
         lying = Lying(spooled, forgotten_in(folder), redacted=redactor is not None, limits=_limits(execution))
         sources, entries = read_all(wanted, lying, redactor, workers, reporter)
         _tell(sources, reporter)
@@ -132,7 +131,7 @@ def suggest_modules(
 ) -> str:
     """Rules, as TOML, for the calls that no module is known for."""
     program, redactor = load_program(loaded.recipe, loaded.root), redactor_of(loaded, execution)
-    with _spooled(folder) as spooled:
+    with spooled_in(folder) as spooled:
         lying = Lying(spooled, frozenset(), redacted=redactor is not None, limits=_limits(execution))
         read_all(wanted, lying, redactor, workers_for(wanted, execution), reporter)
         places = _nameless((trace for place in range(PARTS) for trace in lying.traces(place)), loaded)
@@ -211,14 +210,6 @@ def _payload(loaded: LoadedRecipe, params: dict[str, Any]) -> dict[str, Any]:
         "params": params,
         "inputs": {},
     }
-
-
-@contextmanager
-def _spooled(folder: Path) -> Iterator[Path]:
-    """A folder for spools beside the snapshots, where there is room for them, that is gone afterwards."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".spool-", dir=folder) as scratch:
-        yield Path(scratch)
 
 
 def _tell(sources: Sources, reporter: Reporter) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -79,6 +80,7 @@ def cores() -> int:
 
 def _start(make: Callable[[], Any]) -> None:
     global _state  # noqa: PLW0603 - what an initializer is for
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all of them; the one that they work for ends them
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     threading.Thread(target=_follow, daemon=True).start()
     _state = make()

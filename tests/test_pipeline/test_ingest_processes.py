@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 import pipeline.ingest_making
 import pipeline.ingest_reading
 from pipeline.cli import main
+from pipeline.ingest_spooling import spooled_in
+from pipeline.locks import hold
 from pipeline.pool import Pool, pool_of
 from pipeline.store import Store
 from schemas.errors import StageError
@@ -97,6 +99,21 @@ def test_neither_who_reads_what_nor_how_files_are_cut_makes_a_difference(
         found = ingested(recipe, tmp_path_factory.mktemp("dealt"), [TRACES / name for name in SAMPLES])
     for name in ("digest", "metrics", "excluded", "key"):
         assert found[name] == alone[name]
+
+
+def test_what_a_killed_ingest_left_is_cleared_and_what_another_works_on_stays(tmp_path: Path) -> None:
+    left, held = tmp_path / ".spool-left", tmp_path / ".spool-held"
+    for folder in (left, held):
+        folder.mkdir()
+        (folder / "lock").touch()
+        (folder / "items").write_bytes(b"much")
+    with hold(held / "lock", "a spool"):
+        with spooled_in(tmp_path) as own:
+            assert sorted(tmp_path.iterdir()) == sorted([held, own])
+            with spooled_in(tmp_path) as other:
+                assert own.exists()
+                assert other != own
+        assert list(tmp_path.iterdir()) == [held]
 
 
 def _state() -> str:
