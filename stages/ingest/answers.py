@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stages.ingest.logged import tokens_of
-from stages.ingest.messages import message, messages_of, one_message
+from stages.ingest.messages import message, messages_of, one_message, plain_message
 from stages.ingest.values import text, unpacked
 
 _DEEP = 4
@@ -35,7 +35,8 @@ def answer_of(value: Any, deep: int = 0) -> Answer | None:
     if isinstance(value, str):
         return Answer({"role": "assistant", "content": value})
     if isinstance(value, list):
-        return _of_list(value)
+        only = plain_message(value[0]) if len(value) == 1 else None
+        return _of_list(value) if only is None or only["role"] != "assistant" else Answer(only, 1, _reason(value[0]))
     if not isinstance(value, dict) or deep > _DEEP:
         return None
     readers = (_of_choices, _of_generations, _of_items, _of_candidates, _of_messages, _of_message)

@@ -48,10 +48,13 @@ class Findings:
 
 
 NOTHING = Findings()
+_TOKENS = frozenset(f"mmgrpo.{name}" for name in ("logprob_kind", "prompt_ids", "completion_ids", "sampling_logprobs"))
 
 
 def logged_tokens(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Ids and log-probabilities of a call by `mmgrpo.*` attributes, as fields of `Call`."""
+    """Ids and log-probabilities of a call by `mmgrpo.*` attributes, as fields of `Call`; none where there are none."""
+    if _TOKENS.isdisjoint(attributes):
+        return {}
     kind = text(attributes.get("mmgrpo.logprob_kind"))
     return {
         "prompt_ids": ids(attributes.get("mmgrpo.prompt_ids")),

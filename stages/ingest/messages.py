@@ -80,7 +80,7 @@ def messages_of(value: Any) -> tuple[dict[str, Any], ...] | None:
         value = [value]
     if not isinstance(value, list) or not value:
         return None
-    plain = [_plain(item) for item in value]
+    plain = [plain_message(item) for item in value]
     if None not in plain:
         return tuple(item for item in plain if item is not None)
     if len(value) == 1 and isinstance(value[0], list):  # LangChain logs a batch of one
@@ -90,9 +90,12 @@ def messages_of(value: Any) -> tuple[dict[str, Any], ...] | None:
     return None if any(item is None for item in found) else tuple(item for item in found if item is not None)
 
 
-def _plain(value: Any) -> dict[str, Any] | None:
+_PLAIN = frozenset({"role", "content", "parts", "finish_reason"})
+
+
+def plain_message(value: Any) -> dict[str, Any] | None:
     """A message of a role and one text, which most are, without a search for what else it might hold; as `message`."""
-    if type(value) is not dict or len(value) != 2 or type(role := value.get("role")) is not str or not role:
+    if type(value) is not dict or not value.keys() <= _PLAIN or type(role := value.get("role")) is not str or not role:
         return None
     said = value.get("content", value.get("parts"))
     if type(said) is list and len(said) == 1 and type(part := said[0]) is dict:
