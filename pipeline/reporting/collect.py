@@ -19,6 +19,7 @@ from pipeline.reporting.failures import collect_failures
 from pipeline.reporting.flips import collect_flips
 from pipeline.reporting.gate import collect_gate
 from pipeline.reporting.iterations import collect_iterations, collect_module_rewards
+from pipeline.reporting.logged import collect_logged
 from pipeline.reporting.opened import open_run
 from pipeline.reporting.prompts import collect_prompts
 from pipeline.reporting.scores import collect_scores
@@ -85,6 +86,7 @@ def collect(run_dir: Path, running: str | None = None) -> Report:
         prompts=collect_prompts(run),
         iterations=iterations,
         sources=collect_sources(run),
+        logged=collect_logged(run),
         module_rewards=collect_module_rewards(run),
         exclusions=collect_exclusions(run),
         failures=failures,

@@ -276,6 +276,18 @@ class Note:
 
 
 @dataclass(frozen=True)
+class Logged:
+    """The snapshot of traces that the run grouped with its own rollouts."""
+
+    rollouts: int
+    invocations: int
+    fidelity: dict[str, int]
+    """Calls by how far they can be trusted."""
+    reasons: dict[str, int]
+    """Calls by why they are not exact."""
+
+
+@dataclass(frozen=True)
 class Report:
     """Everything that a report says."""
 
@@ -306,6 +318,7 @@ class Report:
     prompts: tuple[Prompts, ...]
     iterations: tuple[Iteration, ...]
     sources: tuple[SourceStats, ...]
+    logged: Logged | None
     module_rewards: tuple[ModuleReward, ...]
     exclusions: tuple[Exclusion, ...]
     failures: tuple[Failure, ...]

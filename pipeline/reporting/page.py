@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import pairwise
 
@@ -12,6 +12,7 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from pipeline import cost_forms
+from pipeline.ingest_plot import CAPTION, fidelity_figure
 from pipeline.reporting import findings, text
 from pipeline.reporting.chain_picture import draw_chain
 from pipeline.reporting.costs import told_of
@@ -81,6 +82,7 @@ def render(report: Report, rollouts: Component) -> str:
         score_plot=_score_plot(report.dev),
         reward_plots=_reward_plots(report.iterations, report.module_rewards),
         group_plots=_group_plots(report.iterations),
+        logged_plot=_logged_plot(report),
         step_plots=_step_plots(report.steps),
         several_adapters=len({step.adapter for step in report.steps}) > 1,
         drift_plots=_drift_plots(report.drift),
@@ -166,6 +168,11 @@ def _group_plots(iterations: Sequence[Iteration]) -> list[Figure]:
         _figure("Flat groups, share", [Series("flat groups", flat)], "iteration", cover=(0.0,)),
     ]
     return [figure for figure in figures if figure]
+
+
+def _logged_plot(report: Report) -> Figure | None:
+    drawn = fidelity_figure(asdict(report.logged)) if report.logged else None
+    return Figure(CAPTION, drawn) if drawn else None
 
 
 def _step_plots(steps: Sequence[Step]) -> list[Figure]:
