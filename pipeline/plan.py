@@ -8,6 +8,8 @@ from pathlib import Path
 from pipeline import runfile
 from pipeline.jobs import Job, changes, key_of
 from pipeline.recipes import LoadedRecipe
+from pipeline.release.early import why_stop_behind
+from pipeline.release.records import decisions
 from pipeline.runfile import RunFile
 from pipeline.store import Store
 from pipeline.walk import identify, walk
@@ -19,7 +21,7 @@ WAITING_SHOWN = 8
 
 @dataclass(frozen=True)
 class PlannedJob:
-    """One job of the plan. `state` is `done`, `run` or `wait`; `why` says what makes it run or wait."""
+    """One job of the plan. `state` is `done`, `run`, `wait`, or `end` of the run; `why` says what makes it so."""
 
     label: str
     state: str
@@ -36,7 +38,7 @@ def plan(loaded: LoadedRecipe, folder: Path, iterations: int, cache: str | None)
     store = Store(folder / "artifacts")
     old = runfile.read_run(folder) if (folder / runfile.NAME).exists() else None
     jobs = walk(loaded.recipe, identify(loaded.recipe, loaded.root, cache), iterations)
-    planned: list[PlannedJob] = []
+    made, planned = decisions(folder), list[PlannedJob]()
     artifact: Artifact | None = None
     while True:
         try:
@@ -45,6 +47,8 @@ def plan(loaded: LoadedRecipe, folder: Path, iterations: int, cache: str | None)
             return planned
         artifact, entry = _look_up(job, loaded, store, old)
         planned.append(entry)
+        if old and artifact and (ended := why_stop_behind(job, loaded.recipe, old.policies, made)):
+            return [*planned, PlannedJob("the run", "end", (ended,))]
 
 
 def _look_up(job: Job, loaded: LoadedRecipe, store: Store, old: RunFile | None) -> tuple[Artifact | None, PlannedJob]:
@@ -77,7 +81,7 @@ def _earlier_key(job: Job, old: RunFile) -> str | None:
 
 def render(planned: list[PlannedJob]) -> str:
     """The plan as text: a line a job, its reasons below it, and a count."""
-    words = {"done": "up to date", "run": "will run", "wait": "will run, later"}
+    words = {"done": "up to date", "run": "will run", "wait": "will run, later", "end": "ends early"}
     waiting = [entry for entry in planned if entry.state == "wait"]
     shown = [entry for entry in planned if entry not in waiting[WAITING_SHOWN:]]
     lines: list[str] = []
@@ -86,6 +90,7 @@ def render(planned: list[PlannedJob]) -> str:
         lines += [f"{'':<15}   {reason}" for reason in entry.why]
     if len(shown) < len(planned):
         lines.append(f"{words['wait']:<15} … and {len(planned) - len(shown)} more like these")
-    todo = sum(entry.state != "done" for entry in planned)
-    lines.append(f"{todo} of {len(planned)} jobs to run" if todo else f"all {len(planned)} jobs are up to date")
+    todo = sum(entry.state in {"run", "wait"} for entry in planned)
+    every = sum(entry.state != "end" for entry in planned)
+    lines.append(f"{todo} of {every} jobs to run" if todo else f"all {every} jobs are up to date")
     return "\n".join(lines)

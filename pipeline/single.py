@@ -8,8 +8,10 @@ from dataclasses import replace
 from pipeline import runfile
 from pipeline.jobs import Job, key_of
 from pipeline.release.openings import note_opening, openings
+from pipeline.release.records import released
 from pipeline.run import Runner
 from pipeline.walk import Setup, walk
+from schemas.decisions import Decision
 from schemas.errors import DataError
 from schemas.recipe import Recipe
 from stages.contract import Artifact
@@ -67,7 +69,10 @@ def _refuse_needless(recipe: Recipe, stage: str, iteration: int) -> None:
 
 
 def run_test(runner: Runner, setup: Setup, split: str) -> list[int]:
-    """Score the base and the newest policy on the held-out split; counts the opening. Returns the policies' indices.
+    """Score the base, the released and the newest policy on the held-out split; counts the opening.
+
+    Returns:
+        Their indices. A released policy that is not in the run's chain any more is left out.
 
     Raises:
         DataError: when an iteration is to be trained and none has been yet, or when the recipe, the program, the data
@@ -78,9 +83,15 @@ def run_test(runner: Runner, setup: Setup, split: str) -> list[int]:
     if trained < min(1, runner.recipe.run.iterations) or trained < 0:
         raise DataError(f"{runner.folder}: nothing is trained yet. Run `mmgrpo run` first, then open the test split.")
     scored = _evaluations(runner, setup, trained)
-    wanted = {int(job.slot[2]): job for job in (scored[0], scored[-1])}
+    standing = released(runner.folder)
+    known = {0, trained, *(place for place, item in enumerate(runner.state.policies) if _is(item, standing))}
+    wanted = {int(job.slot[2]): job for job in scored if int(job.slot[2]) in known}
     _score(runner, list(wanted.values()), split)
     return list(wanted)
+
+
+def _is(policy: str, standing: Decision | None) -> bool:
+    return standing is not None and standing.policy == policy
 
 
 def score_last(runner: Runner, setup: Setup, split: str) -> Artifact:

@@ -7,7 +7,7 @@ import argparse
 from pipeline.commands.arguments import recipe_arguments
 from schemas.errors import RecipeError
 
-TEXT = "score the base and the newest policy on the test split"
+TEXT = "score the base, the released and the newest policy on the test split"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +26,8 @@ def do(options: argparse.Namespace) -> int:
     from pipeline.commands.resolved import resolve
     from pipeline.outcome import score_line
     from pipeline.progress import Reporter
+    from pipeline.release.compare import comparisons
+    from pipeline.release.words import comparison_of
     from pipeline.reporting.build import build_report
     from pipeline.run import open_run
     from pipeline.single import run_test
@@ -39,6 +41,13 @@ def do(options: argparse.Namespace) -> int:
         setup = identify(loaded.recipe, loaded.root, execution.cache)
         for index in run_test(runner, setup, split):
             print(score_line(folder, split, index))
+        for item in comparisons(folder, split):
+            others = {"the base": item.to_base}
+            if item.released != runner.state.policies[0]:
+                others[f"policy {item.released[:12]}, which is released"] = item.to_released
+            for name, found in others.items():
+                if found is not None and item.position:
+                    print(f"  policy {item.policy[:12]}: {comparison_of(found, name)}")
         print(f"The test split of this run has been opened {runner.state.tests_opened} time(s).")
         build_report(folder)
     return 0

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pipeline.jobs import Job
 from schemas.decisions import Decision
 from schemas.recipe import Recipe
+
+
+def is_last(recipe: Recipe, job: Job) -> bool:
+    """Whether a job is what the walk does last with a policy on the dev split: an alarm of its drift counts too."""
+    last = "drift" if recipe.evaluate.drift else "evaluate"
+    return job.of_policy and job.slot[1] == recipe.examples.dev and last == job.stage.NAME
+
+
+def why_stop_behind(job: Job, recipe: Recipe, policies: Sequence[str], made: Sequence[Decision]) -> str | None:
+    """Why a run ends behind a job, or None; see `why_stop`."""
+    return why_stop(recipe, policies, made, int(job.slot[2])) if is_last(recipe, job) else None
 
 
 def why_stop(recipe: Recipe, policies: Sequence[str], made: Sequence[Decision], position: int) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pipeline.drifting import alarms
 from pipeline.jobs import Job
-from pipeline.release.early import why_stop
+from pipeline.release.early import is_last, why_stop_behind
 from pipeline.release.evidence import weigh
 from pipeline.release.ledger import ledger_of, looks, missing_looks, take_look
 from pipeline.release.records import decisions, write
@@ -41,27 +41,15 @@ class Gate:
 
     def after(self, job: Job) -> Decision | None:
         """The decision that a job made possible: on the policy whose last figures on the dev split it made."""
-        if not self._on_dev(job):
-            return None
-        if job.stage.NAME == "evaluate":
+        if job.stage.NAME == "evaluate" and job.slot[1] == self._runner.recipe.examples.dev:
             self._scored[job.slot[2]] = job
-        scored = self._scored.get(job.slot[2])
-        return look(self._runner, scored) if scored is not None and self._is_last(job) else None
+        scored = self._scored.get(job.slot[2]) if is_last(self._runner.recipe, job) else None
+        return look(self._runner, scored) if scored is not None else None
 
     def why_stop(self, job: Job) -> str | None:
         """Why the run ends behind a job, or None."""
-        if not (self._on_dev(job) and self._is_last(job)):
-            return None
-        state, made = self._runner.state, decisions(self._runner.folder)
-        return why_stop(self._runner.recipe, state.policies, made, int(job.slot[2]))
-
-    def _on_dev(self, job: Job) -> bool:
-        return job.of_policy and job.slot[1] == self._runner.recipe.examples.dev
-
-    def _is_last(self, job: Job) -> bool:
-        """Whether it is what the walk does last with a policy: an alarm of its drift counts too."""
-        last = "drift" if self._runner.recipe.evaluate.drift else "evaluate"
-        return last == job.stage.NAME
+        runner = self._runner
+        return why_stop_behind(job, runner.recipe, runner.state.policies, decisions(runner.folder))
 
 
 def look(runner: Runner, job: Job) -> Decision | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from schemas.decisions import Decision, Evidence, Guarded
+from stages.statistics import Difference
 
 _VERBS = {"gate": "gate", "release": "by hand", "rollback": "rollback"}
 
@@ -44,6 +45,14 @@ def name_of(decision: Decision) -> str:
         return "the base"
     after = f" (after iteration {decision.position - 1})" if decision.position else ""
     return f"policy {decision.policy[:12]}{after}"
+
+
+def comparison_of(found: Difference, against: str) -> str:
+    """A difference of two policies with its interval and its p-values."""
+    ends = "" if found.low is None or found.high is None else f" [{found.low:+.3f}, {found.high:+.3f}]"
+    tests = {"sign flips": found.sign_flip_p, "McNemar": found.mcnemar_p}
+    told = ", ".join(f"{name} p {p:.2g}" for name, p in tests.items() if p is not None)
+    return f"{found.estimate:+.3f}{ends} on {against}{f' ({told})' if told else ''}"
 
 
 def _guard(guard: Guarded) -> str:

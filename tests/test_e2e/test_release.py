@@ -282,7 +282,9 @@ def test_the_released_policy_is_scored_anew_where_the_examples_are_others(made: 
     assert mmgrpo("verify", copied) == 0
 
 
-def test_an_opening_of_the_test_split_is_counted_though_run_json_was_lost(made: Trained, copied: Path) -> None:
+def test_the_test_split_is_compared_alike_spends_no_look_and_is_counted_though_run_json_was_lost(
+    made: Trained, copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def opened() -> int:
         assert mmgrpo("evaluate", "--test", made.recipe, "--run-dir", copied, "--exec", "progress=off") == 0
         return state(copied).tests_opened
@@ -291,6 +293,12 @@ def test_an_opening_of_the_test_split_is_counted_though_run_json_was_lost(made: 
     made.scores(0.5)
     assert run(made.recipe, copied, "--iterations", "2") == 0
     assert opened() == opened() == 1
+    told = capsys.readouterr().out
+    better = decisions(copied)[0].policy
+    for policy in state(copied).policies[1:]:
+        assert f"  policy {policy[:12]}: +0.000 [+0.000, +0.000] on the base (sign flips p 1, McNemar p 1)" in told
+    assert f"on policy {better[:12]}, which is released" in told
+    assert [item.to_released for item in comparisons(copied, "test") if item.policy == better] == [None]
     (copied / "run.json").unlink()
     assert run(made.recipe, copied, "--iterations", "2") == 0
     assert state(copied).tests_opened == 1
@@ -332,7 +340,9 @@ def test_a_better_policy_is_held_back_by_a_guarded_part_that_got_worse_and_by_an
     assert decisions(trained.folder)[-1].verdict == "released"
 
 
-def test_a_run_without_significant_gains_ends_and_a_repeated_one_ends_where_it_did(tmp_path: Path) -> None:
+def test_a_run_without_significant_gains_ends_and_a_repeated_one_ends_where_it_did(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     trained = Trained(tmp_path, "patience = 2\n")
     trained.told(0.3, 0.7)
     trained.scores(0.7)
@@ -342,6 +352,9 @@ def test_a_run_without_significant_gains_ends_and_a_repeated_one_ends_where_it_d
         "no significant gain on dev since iteration 0, for 2 iterations (gate.patience = 2)"
     )
     before = decisions(trained.folder)
+    capsys.readouterr()
+    assert mmgrpo("plan", trained.recipe, "--run-dir", trained.folder, "--iterations", "9") == 0
+    assert "ends early      the run\n                  no significant gain" in capsys.readouterr().out
     assert trained.go(9) == 0
     assert decisions(trained.folder) == before
     assert trained.go(4, "--set", "gate.patience=5") == 0
