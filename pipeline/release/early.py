@@ -41,7 +41,7 @@ def why_stop(recipe: Recipe, policies: Sequence[str], made: Sequence[Decision], 
         for decision in made
         if decision.kind == "gate" and decision.evidence is not None and decision.evidence.improved
         if decision.position is not None and decision.position <= position
-        if policies[decision.position : decision.position + 1] == (decision.policy,)
+        if decision.position < len(policies) and policies[decision.position] == decision.policy
     ]
     last = max(gains, default=0)
     if position - last < patience:

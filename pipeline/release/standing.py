@@ -39,7 +39,7 @@ def history(base: str, made: Sequence[Decision]) -> list[Standing]:
             continue
         item = Standing(decision.policy, decision.adapter, decision)
         places = [place for place, earlier in enumerate(stack) if earlier.policy == decision.policy]
-        if decision.kind == "rollback" and places:
+        if places and (decision.kind == "rollback" or places[-1] == len(stack) - 1):
             del stack[places[-1] :]
         stack.append(item)
     return stack

@@ -73,6 +73,7 @@ def test_every_command_of_the_overview_works_in_order(shell: Path) -> None:
     block = next(block for block in SHELL if "mmgrpo lineage" in block)
     assert {line.split()[1] for line in block.splitlines()} == {
         "run", "plan", "stage", "evaluate", "verify", "lineage", "export", "costs", "report", "serve", "doctor",
+        "status",
     }  # fmt: skip
     # doctor fails where something is missing, such as the small model's package; the rest may not.
     type_in(shell, "\n".join(line for line in block.splitlines() if "doctor" not in line))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ from pipeline.release.compare import comparisons
 from pipeline.release.ledger import looks
 from pipeline.release.records import decisions, released
 from schemas.decisions import Decision
-from tests.test_e2e.kit import RECIPE, keys, mmgrpo, own_recipe, run, state
+from schemas.recipe_gate import GateSection
+from tests.test_e2e.kit import RECIPE, ROOT, keys, mmgrpo, own_recipe, run, state
 
 SCORED = """
 import json
@@ -250,6 +253,18 @@ def test_what_learnt_from_forgotten_traces_is_not_released_even_by_force(
     assert "what is released learnt from traces that were to be forgotten" in capsys.readouterr().out
     assert mmgrpo("rollback", copied) == 0
     assert mmgrpo("rollback", copied, "--to", better[:12]) == 3
+
+
+def test_what_the_readme_types_works_on_a_run_and_its_section_is_a_recipe(copied: Path) -> None:
+    text = (ROOT / "README.md").read_text().partition("## Release\n")[2].partition("\n## ")[0]
+    section = re.search(r"```toml\n\[gate\]\n(.*?)```", text, re.DOTALL)
+    assert section is not None
+    assert GateSection.model_validate(tomllib.loads(section[1])).guards == {"quality": 0.02}
+    block = re.search(r"```sh\n(.*?)```", text, re.DOTALL)
+    assert block is not None
+    commands = [line.partition("#")[0].replace("RUN", str(copied)).split()[1:] for line in block[1].splitlines()]
+    assert [mmgrpo(*command) for command in commands] == [0, 3, 0]  # its newest policy is not shown to be better
+    assert released(copied) is None
 
 
 def test_status_says_what_is_released_and_what_is_left_of_alpha(
