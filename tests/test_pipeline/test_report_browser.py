@@ -9,7 +9,7 @@ import pytest
 from pipeline.reporting.build import build_report
 from schemas.canonical import canonical_json
 from tests.test_pipeline.chromium import Browser
-from tests.test_pipeline.report_run import EVIL, Rows, whole_run
+from tests.test_pipeline.report_run import EVIL, Rows, RunWriter, whole_run
 
 pytestmark = pytest.mark.browser
 
@@ -185,4 +185,25 @@ def test_a_link_to_something_folded_unfolds_it(browser: Browser, report: Path):
     assert not page.value("document.getElementById('inside').closest('details').open")
     page.value("location.hash = '#inside'")
     page.wait("document.getElementById('inside').closest('details').open")
+    page.close()
+
+
+def test_the_keyboard_meets_a_way_past_the_first_screen_then_the_answers(browser: Browser, report: Path):
+    page = browser.open(report)
+    page.press("Tab")
+    assert page.focused().startswith("Skip to the scores")
+    assert page.value("document.activeElement.getBoundingClientRect().left") >= 0, "and it is seen"
+    page.press("Tab")
+    assert page.focused().startswith("Did it get better?")
+    page.press("Enter")
+    page.wait("location.hash === '#scores'")
+    page.close()
+
+
+def test_a_part_that_is_not_there_has_no_link_to_it(browser: Browser, tmp_path: Path):
+    writer = RunWriter(tmp_path, iterations=1)
+    page = browser.open(build_report(writer.write()))
+    links = page.value("[...document.querySelectorAll('a')].map((item) => item.getAttribute('href').slice(1))")
+    assert page.value(f"{links}.filter((id) => !document.getElementById(id))") == []
+    assert page.complaints() == []
     page.close()
