@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipeline.reporting.data_answers import Advice
-from pipeline.reporting.text import bounds, count, number, share, signed
+from pipeline.reporting.text import bounds, count, number, plural, share, signed
 from stages.statistics import Interval
 
 FAILED_SHARE, FLAT_SHARE = 0.1, 0.5
@@ -111,7 +111,9 @@ def _blocking(facts: Facts) -> Iterator[Advice]:
 def _unfinished(facts: Facts) -> Iterator[Advice]:
     left = facts.wanted - facts.done
     if facts.running:
-        yield Advice("Wait", f"{facts.running} is running; {count(left)} of {count(facts.wanted)} to come.", "plain")
+        yield Advice(
+            "Wait", f"At work: {facts.running}. {count(left)} of {plural(facts.wanted, 'iteration')} to come.", "plain"
+        )
     elif facts.ended:
         yield Advice("See why it ended early", f"{facts.ended}.", "warning")
     elif left > 0:
