@@ -63,7 +63,7 @@ def _scored(run: RunFile, index: int) -> dict[str, tuple[str, str]]:
     if index >= len(run.policies) or run.policies[index] in run.policies[:index]:
         return {}
     after = f"after iteration {index - 1}" if index else "before training"
-    found = {}
+    found: dict[str, tuple[str, str]] = {}
     for stage, name, splits in (("evaluate", "scores", run.evaluations), ("drift", "drift", run.drifts)):
         keys = ((split, by_policy.get(run.policies[index])) for split, by_policy in sorted(splits.items()))
         found |= {f"{name} on {split} {after}": (stage, key) for split, key in keys if key is not None}

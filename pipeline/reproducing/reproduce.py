@@ -21,7 +21,7 @@ from pipeline.progress import Reporter
 from pipeline.reproducing.compare import DIFFERS, IDENTICAL, TOLERANCES, WITHIN, Compared, Tolerance, compare
 from pipeline.reproducing.jobs import Wanted, job_of, refuse_other_code, wanted, with_adapter
 from pipeline.reproducing.taken import take_over
-from pipeline.store import Store
+from pipeline.store import Store, check_files
 from pipeline.tombstones import refuse_deleted
 from schemas.canonical import canonical_json
 from schemas.errors import DataError, RecipeError
@@ -108,6 +108,8 @@ class _Again:
                 again = job.again(self.folder / "artifacts", self.execution, self.reporter)
             finally:
                 self.reporter.stop()
+            if problems := check_files(again.path, again.manifest):
+                raise DataError(f"what was made again is damaged: {problems[0]}. Delete {again.path} and go on")
             result = compare(item.label, item.artifact, again, self.tolerance)
             self.reporter.finish(result.state)
             if stage == "train" and metrics["trained"] and again.manifest.metrics["trained"]:

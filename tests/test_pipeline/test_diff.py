@@ -6,11 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pipeline.comparing.diff import diff
-from tests.test_e2e.kit import TINY, mmgrpo, own_recipe, run, state
-from tests.test_pipeline.audit_kit import copied
+from pipeline.reproducing.compare import _square
+from schemas.groups import GROUPS
+from tests.test_e2e.kit import TINY, artifact, mmgrpo, own_recipe, run, state
+from tests.test_pipeline.audit_kit import copied, forge
 
 SMALL = ("--set", "rollout.examples=4", "--set", "evaluate.samples=1", "--set", "run.iterations=1")
 
@@ -146,6 +151,34 @@ def test_a_program_whose_code_changed_is_refused_and_its_file_named(
     recipe.parent.rename(tmp_path / "elsewhere")
     assert mmgrpo(*command[:2], tmp_path / "third", *command[3:]) == 2
     assert "--root names where it is now" in capsys.readouterr().err
+
+
+def test_groups_that_were_changed_do_not_come_out_again(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = copied(finished, tmp_path / "run")
+    turned = pl.when(pl.int_range(pl.len()) == 0).then(-pl.col("advantage")).otherwise(pl.col("advantage"))
+    forge(copy, artifact(copy, "group"), GROUPS, lambda rows: rows.with_columns(advantage=turned), lambda _: None)
+    assert mmgrpo("verify", copy) == 0
+    command = ("reproduce", copy, tmp_path / "again", "--no-evaluate", "--exec", "progress=off")
+    assert mmgrpo(*command) == 3
+    said = capsys.readouterr()
+    assert "does not come out again: iteration 0 · group" in said.err
+    assert "advantage differs in 1 row" in said.err
+    assert "bit-identical     iteration 0 · logprobs.old" in said.out, "a difference stays with its stage"
+    assert _told(tmp_path / "again")["state"] == "differs"
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(1, 6), st.integers(1, 6))
+@settings(deadline=None, max_examples=25)
+def test_the_length_of_an_update_is_that_of_its_matrix(seed: int, rank: int, wide: int, high: int) -> None:
+    import torch
+
+    torch.manual_seed(seed)
+    a, b = torch.randn(2, rank, wide, dtype=torch.float64), torch.randn(2, high, rank, dtype=torch.float64)
+    dense = b[0] @ a[0] - b[1] @ a[1]
+    found = _square([(a[0], b[0], 1.0), (a[1], b[1], -1.0)])
+    assert found == pytest.approx(float((dense**2).sum()), rel=1e-9, abs=1e-9)
 
 
 def test_a_damaged_run_is_not_reproduced_and_the_file_named(
