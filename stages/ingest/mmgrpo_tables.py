@@ -33,7 +33,7 @@ NAME = "mmgrpo_tables"
 _BATCH = 1024
 _TEACHER = "teacher:"
 _IDS = ("exact", "ids")
-_RECORDS = ({"stage", "stage_version", "payload", "manifest_digest"}, {"files", "refused"}, {"shards", "cost"})
+_RECORDS = ({"stage", "stage_version", "payload", "manifest_digest"}, {"files", "refused"}, {"seconds", "core_seconds"})
 """Keys of what lies beside the tables of an artifact: its manifest, and what is told of how it was made."""
 Row = dict[str, Any]
 

@@ -156,7 +156,8 @@ def test_other_files_of_an_artifact_hold_no_traces_and_are_no_trouble(base: Base
     (tmp_path / "manifest.json").write_text(
         json.dumps({"stage": "rollout", "stage_version": 1, "payload": {}, "manifest_digest": "", "files": {}})
     )
-    for name in ("examples.parquet", "invocations.parquet", "manifest.json"):
+    (tmp_path / "telemetry.json").write_text(json.dumps({"seconds": 1.0, "core_seconds": 1.0, "gpu_seconds": 0.0}))
+    for name in ("examples.parquet", "invocations.parquet", "manifest.json", "telemetry.json"):
         found = read_file(tmp_path / name)
         assert (found.format, found.spans, found.refused) == ("mmgrpo_tables", [], [])
 
