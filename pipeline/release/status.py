@@ -136,7 +136,7 @@ def _next(run: OpenRun, now: Standing | None, made: list[Decision]) -> list[str]
     if policies[-1] not in run.state.evaluations.get(run.recipe.examples.dev, {}):
         steps.append("`mmgrpo run RECIPE`, with run.evaluate_every: the newest policy is not scored")
     elif now.policy == policies[-1]:
-        steps.append("the newest policy is released: use the adapter, or train on")
+        steps.append(f"`mmgrpo export adapter {folder} FOLDER`, or train on: the newest policy is released")
     elif not about:
         steps.append("`mmgrpo run RECIPE`: the gate has not looked at the newest policy yet")
     elif (evidence := about[-1].evidence) is not None and not evidence.improved:
