@@ -22,7 +22,7 @@ from stages.ingest.read import Piece, find_files, size_of
 from stages.ingest.redact import Redactor
 from stages.ingest.spool import PARTS
 
-LARGE = 64 << 20
+LARGE = 256 << 20
 """Bytes of files from which on it is worth seconds to start processes."""
 
 
