@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import NoneType
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from schemas.canonical import storable
 from stages.engines.interface import Sampling
@@ -28,6 +28,16 @@ class Answer(NamedTuple):
     """"stop", "length" or "error"."""
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+
+
+class Answering(Protocol):
+    """What answers chats: an endpoint, or what stands in for one."""
+
+    model: str
+
+    def complete(self, messages: list[dict[str, str]], sampling: Sampling) -> Answer:
+        """One chat completion."""
+        ...
 
 
 class Endpoint:

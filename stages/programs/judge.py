@@ -11,7 +11,7 @@ from typing import Any
 
 from schemas.canonical import digest, seed_from
 from stages.engines.batcher import Batcher
-from stages.engines.endpoint import Endpoint
+from stages.engines.endpoint import Answering
 from stages.engines.pending import Clock
 from stages.programs.answers import Answer
 from stages.programs.recorder import Invocation, Messages, Record, Recorder
@@ -54,7 +54,7 @@ class JudgeCaller(Caller):
     def _ask_engine(self, record: Record) -> Future[Reply]:
         return self._once(record, self._key(record), super()._ask_engine)
 
-    def _ask_endpoint(self, record: Record, endpoint: Endpoint) -> Future[Reply]:
+    def _ask_endpoint(self, record: Record, endpoint: Answering) -> Future[Reply]:
         ask = super()._ask_endpoint
         return self._once(record, self._key(record), lambda record: ask(record, endpoint))
 

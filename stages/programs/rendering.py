@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from stages.engines.batcher import Batcher
-from stages.engines.endpoint import Endpoint
+from stages.engines.endpoint import Answer
 from stages.engines.interface import Engine, Sampling
 from stages.engines.pending import Clock
 from stages.programs.load import Program
@@ -66,9 +66,9 @@ class _Script:
     def __init__(self, answer: str) -> None:
         self.answer = answer
 
-    def complete(self, _messages: list[dict[str, str]], _sampling: Sampling) -> tuple[str, str]:
+    def complete(self, messages: list[dict[str, str]], sampling: Sampling) -> Answer:  # noqa: ARG002
         """The answer."""
-        return self.answer, "stop"
+        return Answer(self.answer, "stop")
 
 
 def _answers(completion: str, recorder: Recorder) -> Caller:
@@ -79,7 +79,7 @@ def _answers(completion: str, recorder: Recorder) -> Caller:
         adapters={},
         sampling=Sampling(),
         lms={},
-        endpoints={STUDENT: cast("Endpoint", _Script(completion))},
+        endpoints={STUDENT: _Script(completion)},
         parse_retries=0,
         timeout_s=1.0,
     )

@@ -11,7 +11,7 @@ from typing import Any
 from schemas.canonical import seed_from
 from schemas.recipe_data import MetricSection, OtherLM
 from stages.engines.batcher import Batcher
-from stages.engines.endpoint import Endpoint, EndpointError
+from stages.engines.endpoint import Answering, EndpointError
 from stages.engines.interface import Adapter, Engine, Sampling
 from stages.engines.pending import Clock, Pending, Served
 from stages.engines.signals import ContextOverflowError, LMFailure
@@ -47,7 +47,7 @@ class Session:
     """The student's adapter by module, or under "*" for all; empty for the base."""
     sampling: Sampling
     lms: Mapping[str, OtherLM]
-    endpoints: Mapping[str, Endpoint]
+    endpoints: Mapping[str, Answering]
     parse_retries: int
     timeout_s: float
     judging: Judging = field(default_factory=Judging)
@@ -179,7 +179,7 @@ class Caller:
             return
         reply.set_result(Reply(served.result.text, served.result.finish_reason))
 
-    def _ask_endpoint(self, record: Record, endpoint: Endpoint) -> Future[Reply]:
+    def _ask_endpoint(self, record: Record, endpoint: Answering) -> Future[Reply]:
         record.origin = self.origin_of(record)
 
         def ask() -> Reply:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 
 from schemas.canonical import digest
 from stages.engines.batcher import Batcher
-from stages.engines.endpoint import Endpoint
+from stages.engines.endpoint import Answering
 from stages.engines.pending import Clock
 from stages.engines.signals import RunEnded
 from stages.programs.recorder import Record, Recorder
@@ -65,7 +65,7 @@ class DeskCaller(Caller):
     def _ask_engine(self, record: Record) -> Future[Reply]:
         return self._once(record, super()._ask_engine)
 
-    def _ask_endpoint(self, record: Record, endpoint: Endpoint) -> Future[Reply]:
+    def _ask_endpoint(self, record: Record, endpoint: Answering) -> Future[Reply]:
         ask = super()._ask_endpoint
         return self._once(record, lambda record: ask(record, endpoint))
 
