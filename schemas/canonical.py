@@ -9,10 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import orjson
+_probe: Callable[[Any], object] | None
+try:
+    from orjson import dumps as _probe
+except ImportError:  # a program that captures its runs has pyarrow alone; the bytes are the same
+    _probe = None
 
 _CHUNK = 1 << 20
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
@@ -52,7 +57,10 @@ def canonical_json(value: Any) -> str:
     # text without UTF-8, `json` other types and numbers that are not finite. Whole numbers of more than 64 bits, which
     # orjson does not know, are left to `_check`, which also says what is wrong where something is.
     try:
-        orjson.dumps(value)
+        if _probe is None:
+            _check(value, "$")
+        else:
+            _probe(value)
         return _encode(value)
     except (TypeError, ValueError):
         _check(value, "$")

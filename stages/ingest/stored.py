@@ -19,7 +19,7 @@ from stages.ingest.normal import Call, Item, Refused, Score, Span
 KINDS: Mapping[type, str] = {Span: "span", Score: "score", Refused: "refused"}
 _LISTS = ("messages", "tool_calls", "prompt_ids", "completion_ids", "logprobs")
 _OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
-_NUMBER = re.compile(rb"[\[,:]-?(?:0\.0000|[0-9][0-9.]*e)")
+_NUMBER = re.compile(rb"(?:^|[\[,:])-?(?:0\.0000|[0-9][0-9.]*e)")
 """Numbers that orjson and canonical JSON may write differently; also found within texts, which does no harm."""
 
 

@@ -104,11 +104,11 @@ def test_the_jobs_of_a_cluster_are_written_and_run(shell: Path) -> None:
     slurm, submit, kubernetes, following = [line.replace("own/recipe.toml", "data/tiny/recipe.toml") for line in lines]
     cluster = shell / "own" / "cluster.toml"
     cluster.write_text(cluster.read_text().replace("/home/me/openai.key", str(shell / "own" / "openai.key")))
-    type_in(shell, f"{slurm}\n{submit}")
+    type_in(shell, f"{slurm}\n{submit} 0 0")
     names = {name.partition(".")[0] for stages in state(shell / "run").iterations for name in stages}
     assert names == {"rollout", "group", "logprobs", "train"}
-    assert len(state(shell / "run").iterations) == 2
-    assert len(state(shell / "run").evaluations["dev"]) == 3
+    assert len(state(shell / "run").iterations) == 1
+    assert len(state(shell / "run").evaluations["dev"]) == 2
     cluster.write_text(cluster.read_text().replace(str(shell / "own" / "openai.key"), "keys/openai"))
     type_in(shell, f"{kubernetes}\n{following}")
     assert len(list((shell / "manifests").glob("*.json"))) == 8

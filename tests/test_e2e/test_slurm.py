@@ -13,6 +13,7 @@ from pipeline.runfile import read_run
 from tests.test_e2e.kit import ROOT
 from tests.test_e2e.slurm_kit import finished, missing, slurm
 
+pytestmark = pytest.mark.slow  # a minute or two each
 TINY = ROOT / "data" / "tiny" / "recipe.toml"
 
 
