@@ -53,7 +53,9 @@ def trained(folder: Path) -> tuple[pl.DataFrame, dict[str, torch.Tensor]]:
     return pl.read_parquet(found.file("steps.parquet")), load_file(found.file("adapter/adapter_model.safetensors"))
 
 
-@pytest.mark.parametrize(("dropout", "settings"), [(0.0, {}), (0.2, {}), (0.0, FSDP)])
+@pytest.mark.parametrize(
+    ("dropout", "settings"), [(0.0, {}), pytest.param(0.2, {}, marks=pytest.mark.slow), (0.0, FSDP)]
+)
 def test_two_processes_take_the_steps_of_one(
     grouped: Path, tmp_path: Path, dropout: float, settings: dict[str, str]
 ) -> None:
