@@ -47,7 +47,7 @@ COMMANDS = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point of `mmgrpo`. Returns the exit code: 0 done, 2 recipe or usage, 3 data, 4 stage failed, 75 locked."""
+    """Entry point of `mmgrpo`. Returns the exit code, as the README lists them; 2 is a recipe or the usage."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a locale without "·" must not stop a run
@@ -127,6 +127,7 @@ class _Formatter(argparse.HelpFormatter):
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=28, width=110)
+        self._action_max_length = 4 + max(map(len, COMMANDS))  # argparse forgets that commands are indented twice
 
 
 if __name__ == "__main__":

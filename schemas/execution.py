@@ -76,8 +76,8 @@ class Execution(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     engine: Literal["transformers", "vllm", "server"] = "transformers"
-    """What samples: the embedded engine, vLLM in this process, or an OpenAI-compatible server. Which one it was stands
-    in every invocation."""
+    """What samples: the embedded engine, vLLM in processes of its own, or an OpenAI-compatible server. Which one it
+    was stands in every invocation."""
     vllm: dict[str, Any] = {}
     """Settings that vLLM's engine is given as they are, for `engine = "vllm"`: `tensor_parallel_size`,
     `gpu_memory_utilization`, `max_num_seqs`, …"""

@@ -1,6 +1,6 @@
 """Capture: a production program writes down what it does, for `mmgrpo ingest` to read without loss.
 
-One import, no service, nothing needed but pyarrow (`pip install --no-deps mmgrpo pyarrow`):
+One import, no service, nothing needed but pyarrow (`pip install --no-deps . pyarrow`, in a clone):
 
     from pipeline.capture import Capture
 

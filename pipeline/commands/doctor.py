@@ -12,7 +12,7 @@ TEXT = "what is installed, what is missing, and what mends it"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What the command line takes."""
-    parser.add_argument("--cache", type=Path, help="folder of converted models")
+    parser.add_argument("--cache", type=Path, metavar="D", help="folder of converted models (default: as for a run)")
     execution_arguments(parser)
 
 

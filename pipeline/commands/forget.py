@@ -14,9 +14,19 @@ TEXT = "delete traces from all snapshots, and say what they had reached"
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What the command line takes."""
     parser.add_argument("--trace", action="append", default=[], metavar="ID", help="a trace's id; may be repeated")
-    parser.add_argument("--user", action="append", default=[], metavar="KEY", help="all traces of a user, by its key")
-    parser.add_argument("--snapshots", type=Path, default=Path("snapshots"), metavar="D", help="folder of snapshots")
-    parser.add_argument("--runs", type=Path, nargs="*", metavar="RUN", help="run folders (default: all below runs/)")
+    parser.add_argument(
+        "--user", action="append", default=[], metavar="KEY", help="all traces of a user, by its key; may be repeated"
+    )
+    parser.add_argument(
+        "--snapshots",
+        type=Path,
+        default=Path("snapshots"),
+        metavar="D",
+        help="folder of snapshots (default: snapshots)",
+    )
+    parser.add_argument(
+        "--runs", type=Path, nargs="*", metavar="RUN", help="run folders (default: runs/*; a study's lie deeper)"
+    )
     parser.add_argument("--reason", default="requested", metavar="TEXT", help="why, for the tombstone")
     parser.add_argument("--json", action="store_true", help="machine-readable output")
 

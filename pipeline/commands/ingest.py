@@ -15,9 +15,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", type=Path, help="a recipe file (TOML): the program's inputs, and [ingest]")
     parser.add_argument("addresses", nargs="+", metavar="TRACES", help="files, folders, patterns in quotes, or URLs")
     parser.add_argument(
-        "--format", default="auto", metavar="F", help="of all files (default: seen from what they hold)"
+        "--format",
+        default="auto",
+        metavar="F",
+        help="of all files, by its name in stages/ingest/formats.py (default: seen from what they hold)",
     )
-    parser.add_argument("--snapshots", type=Path, default=Path("snapshots"), metavar="D", help="folder of snapshots")
+    parser.add_argument(
+        "--snapshots",
+        type=Path,
+        default=Path("snapshots"),
+        metavar="D",
+        help="folder of snapshots (default: snapshots)",
+    )
     parser.add_argument("--onto", type=Path, metavar="SNAPSHOT", help="add the traces to this snapshot, as its child")
     parser.add_argument("--rescore", action="store_true", help="score the logged outputs with the program's metric")
     parser.add_argument(

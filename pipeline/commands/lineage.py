@@ -11,7 +11,9 @@ TEXT = "what an adapter, a rollout, an example or a trace was made from, and wha
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What the command line takes."""
-    parser.add_argument("run", type=Path, help="a run folder")
+    parser.add_argument(
+        "run", type=Path, help="a run folder; with no option below but --json, its iterations are listed"
+    )
     about = parser.add_mutually_exclusive_group()
     about.add_argument("--adapter", metavar="A", help="of an adapter: its folder or a copy of it, or its digest")
     about.add_argument("--rollout", metavar="ID", help="of a rollout (the first digits will do)")

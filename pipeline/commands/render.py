@@ -12,11 +12,19 @@ TEXT = "write a recipe's stages as jobs of Slurm or Kubernetes"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What the command line takes."""
-    parser.add_argument("what", choices=["slurm", "kubernetes"])
+    parser.add_argument("what", choices=["slurm", "kubernetes"], help="for which scheduler")
     parser.add_argument("recipe", type=Path, help="a recipe file (TOML), called as in the cluster's project folder")
     parser.add_argument("folder", type=Path, help="the folder to write; it must be empty or not exist")
-    parser.add_argument("--cluster", type=Path, required=True, metavar="FILE", help="see schemas/cluster.py")
-    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="set a recipe field")
+    parser.add_argument(
+        "--cluster",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="the cluster file (TOML; schemas/cluster.py lists it)",
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="FIELD=VALUE", help="set a recipe field; may be repeated"
+    )
     parser.add_argument("--iteration", type=count, default=0, metavar="I", help="of the Kubernetes Jobs (default 0)")
 
 
