@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import importlib
 import io
 import os
@@ -44,6 +45,15 @@ COMMANDS = (
     "doctor",
 )
 """In the order of `mmgrpo --help`; each is a file of `pipeline/commands`."""
+_MAY = "Run this as a user who may write there, or on a copy"
+REFUSALS = {
+    errno.EACCES: _MAY,
+    errno.EPERM: _MAY,
+    errno.EROFS: _MAY,
+    errno.ENOSPC: "Make room, then type the same again",
+    errno.EDQUOT: "Make room, then type the same again",
+}
+"""What a machine may refuse a command, and what to do: no defect."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,13 +76,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever read the output has stopped, as `| head` does. Nothing more may be written to it, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except Exception:  # noqa: BLE001 - the last resort: whole traceback, and the exit code of a failed stage
+    except Exception as error:  # noqa: BLE001 - the last resort: whole traceback, and the exit code of a failed stage
+        if text := _of_machine(error):
+            print(without_secrets(f"mmgrpo: {text}"), file=sys.stderr)
+            return 4
         print(without_secrets(traceback.format_exc()), end="", file=sys.stderr)
         print("mmgrpo: a defect, in mmgrpo or in the program it runs. What was committed is kept.", file=sys.stderr)
         return 4
     except KeyboardInterrupt as stopped:
         print("mmgrpo: interrupted; what was committed is kept, the same command goes on from there", file=sys.stderr)
         return 128 + (signal.SIGTERM if isinstance(stopped, _Terminated) else signal.SIGINT)
+
+
+def _of_machine(error: Exception) -> str | None:
+    """What the machine did not allow, in words; None for every other error."""
+    if not isinstance(error, OSError) or error.errno not in REFUSALS or error.filename is None:
+        return None
+    return f"{error.filename}: {error.strerror}. {REFUSALS[error.errno]}; what was committed is kept."
 
 
 class _Terminated(KeyboardInterrupt):

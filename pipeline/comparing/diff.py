@@ -70,8 +70,8 @@ def _artifacts(section: dict[str, Any]) -> Iterator[str]:
 
 def _scores(section: dict[str, Any]) -> Iterator[str]:
     for name, about in section.items():
-        first, second = (entry["mean"] for entry in about["means"])
-        line = f"{name}: {first:.3f} -> {second:.3f}"
+        first, second = ("(none)" if entry is None else f"{entry['mean']:.3f}" for entry in about["means"])
+        line = f"{name}: {first} -> {second}"
         if paired := about.get("difference"):
             known = paired["low"] is not None
             interval = f" [{paired['low']:+.3f}, {paired['high']:+.3f}]" if known else ""

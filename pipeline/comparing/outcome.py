@@ -43,7 +43,10 @@ def _why(pair: tuple[Artifact | None, Artifact | None]) -> list[str]:
 
 
 def scores(a: Side, b: Side) -> dict[str, Any]:
-    """Scores that differ: means with intervals, and the difference (second minus first) over the same examples."""
+    """Scores that differ: means with intervals, and the difference (second minus first) over the same examples.
+
+    Where only one run was scored the other's mean is None.
+    """
     found: dict[str, Any] = {}
     seed, resamples = bootstrap_seed(a.recipe.seed), a.recipe.evaluate.bootstrap
     for name in dict.fromkeys([*a.artifacts, *b.artifacts]):
@@ -51,10 +54,10 @@ def scores(a: Side, b: Side) -> dict[str, Any]:
             continue
         pair = (a.artifacts.get(name), b.artifacts.get(name))
         means = [None if item is None else _means(item) for item in pair]
-        if means[0] == means[1] or means[0] is None or means[1] is None:
+        if means[0] == means[1]:
             continue
-        about: dict[str, Any] = {"means": [_interval(item, seed, resamples) for item in means if item]}
-        common = sorted(means[0].keys() & means[1].keys())
+        about: dict[str, Any] = {"means": [item and _interval(item, seed, resamples) for item in means]}
+        common = sorted(set.intersection(*(set(item or {}) for item in means)))
         if common:
             first, second = ({key: item[key] for key in common} for item in means if item)
             paired = paired_interval(second, first, seed, resamples)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pipeline import lineage
 from pipeline.lineage import Iteration
 from pipeline.release.records import released
+from pipeline.release.standing import NEWEST
 from pipeline.reporting.opened import OpenRun
 from pipeline.store import check_files
 from pipeline.tainted import refuse_tainted
@@ -17,9 +18,6 @@ from schemas.policies import POLICIES, policy_digest
 from stages.contract import Artifact
 from stages.engines.adapters import BASE, AdapterSet, read_adapters
 from stages.engines.files import read_json
-
-NEWEST = "newest"
-"""Stands for the digest of the newest policy."""
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from pipeline.locks import hold
 from pipeline.release.evidence import weigh
 from pipeline.release.ledger import take_look
 from pipeline.release.records import decisions, write
-from pipeline.release.scored import Scored
-from pipeline.release.standing import Known, Standing, history, scores_of
+from pipeline.release.scored import Scored, why_incomparable
+from pipeline.release.standing import NEWEST, Known, Standing, history, scores_of
 from pipeline.release.words import reason_of
 from pipeline.reporting.opened import OpenRun, open_run
 from pipeline.store import MANIFEST, read_manifest
@@ -48,7 +48,7 @@ def release(folder: Path, wanted: str | None, reason: str | None, *, force: bool
 
     Args:
         folder: the run's.
-        wanted: how its digest begins; default: the newest policy.
+        wanted: how its digest begins, or `newest`, the default.
         reason: why, for the record.
         force: release without evidence, or against it.
 
@@ -59,7 +59,8 @@ def release(folder: Path, wanted: str | None, reason: str | None, *, force: bool
     """
     with _held(folder) as opened:
         trained = _trained(opened.run)
-        policy = _named(wanted or opened.run.state.policies[-1], [*trained, opened.run.state.policies[0]])
+        newest = opened.run.state.policies[-1]
+        policy = _named(newest if wanted in {None, NEWEST} else wanted, [*trained, opened.run.state.policies[0]])
         now = opened.past[-1]
         if policy == now.policy and now.decision is not None:
             return now.decision
@@ -131,6 +132,8 @@ def _evidence(opened: Opened, now: Standing, scored: Scored | None) -> tuple[Evi
     against = scores_of(opened.known, now.policy, scored)
     if against is None:
         return None, f"{now.name}, which is released, was not scored on the same examples"
+    if why := why_incomparable(against, scored):
+        return None, why
     look = take_look(opened.run.folder, recipe, scored, against, opened.made)
     evidence = weigh(scored, against, look, recipe, tuple(alarms(opened.run.folder, scored.policy)))
     return evidence, reason_of(evidence, now.name, "improves")

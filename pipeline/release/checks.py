@@ -10,6 +10,7 @@ from pipeline.release.openings import openings
 from pipeline.release.records import FOLDER, decisions, name_of
 from pipeline.release.standing import history
 from pipeline.reporting.opened import OpenRun, open_run
+from pipeline.store import MANIFEST, read_manifest
 from schemas.decisions import Decision
 from schemas.errors import DataError
 
@@ -36,8 +37,10 @@ def _of_ledger(run: OpenRun, made: list[Decision]) -> Iterator[str]:
     found = looks(path)
     yield from (f"{path}: {lost}" for lost in missing_looks(found, made, run.recipe.gate.ledger))
     decided = {item.evidence.look for item in made if item.evidence is not None}
+    # Runs with one ledger may have policies in common, such as a run and its copy: whose look it was, the scores say.
+    scored = {read_manifest(folder / MANIFEST).digest for stage, folder in run.store.all() if stage == "evaluate"}
     for look in found:
-        if look.candidate in run.state.policies and look.digest not in decided:
+        if look.candidate in run.state.policies and look.candidate_scores in scored and look.digest not in decided:
             yield (
                 f"{path}: look {look.k} has no decision in {run.folder / FOLDER}: it was removed, or the run was "
                 "killed before it was written; then `mmgrpo run` writes it"

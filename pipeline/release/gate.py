@@ -10,16 +10,15 @@ from pipeline.drifting import alarms
 from pipeline.jobs import Job
 from pipeline.release.early import is_last, why_stop_behind
 from pipeline.release.evidence import weigh
-from pipeline.release.ledger import ledger_of, looks, missing_looks, take_look
+from pipeline.release.ledger import take_look, whole
 from pipeline.release.records import decisions, write
 from pipeline.release.rescore import rescored
-from pipeline.release.scored import Scored, read_scored
+from pipeline.release.scored import Scored, read_scored, why_incomparable
 from pipeline.release.standing import Known, Standing, scores_of, standing
 from pipeline.release.words import reason_of
 from pipeline.run import Runner
 from pipeline.tainted import read_tainted
 from schemas.decisions import Decision
-from schemas.errors import DataError
 
 
 class Gate:
@@ -32,12 +31,7 @@ class Gate:
             DataError: when they were changed, or when the ledger is not the one that the run began with.
         """
         self._runner, self._scored = runner, dict[str, Job]()
-        path = ledger_of(runner.folder, runner.recipe)
-        if lost := missing_looks(looks(path), decisions(runner.folder), runner.recipe.gate.ledger):
-            raise DataError(
-                f"{path}: {lost[0]}. Restore the file, or set gate.ledger back: a ledger that forgets looks would "
-                "spend alpha twice."
-            )
+        whole(runner.folder, runner.recipe, decisions(runner.folder))
 
     def after(self, job: Job) -> Decision | None:
         """The decision that a job made possible: on the policy whose last figures on the dev split it made."""
@@ -88,6 +82,8 @@ def look(runner: Runner, job: Job) -> Decision | None:
         "previous_adapter": now.adapter,
     }
     against = _released_scores(runner, job, now, made, scored)
+    if isinstance(against, Scored) and recipe.gate.rule != "always":  # which asks for no evidence
+        against = why_incomparable(against, scored) or against
     if isinstance(against, str):
         return (
             known[-1]

@@ -39,6 +39,22 @@ def spent(found: Sequence[Look]) -> float:
     return math.fsum(look.alpha_k for look in found)
 
 
+def whole(run: Path, recipe: Recipe, made: Sequence[Decision]) -> list[Look]:
+    """All looks of a run's ledger, which has each that a decision of the run was made on.
+
+    Raises:
+        DataError: when it was changed, or is not the one that the run began with.
+    """
+    path = ledger_of(run, recipe)
+    found = looks(path)
+    if lost := missing_looks(found, made, recipe.gate.ledger):
+        raise DataError(
+            f"{path}: {lost[0]}. Restore the file, or set gate.ledger back: a ledger that forgets looks would spend "
+            "alpha twice."
+        )
+    return found
+
+
 def take_look(run: Path, recipe: Recipe, candidate: Scored, against: Scored, made: Sequence[Decision]) -> Look:
     """The line of one comparison: the one that is there, or a new one at the end.
 
@@ -48,9 +64,7 @@ def take_look(run: Path, recipe: Recipe, candidate: Scored, against: Scored, mad
     """
     path = ledger_of(run, recipe)
     with held(path):
-        found = looks(path)
-        if lost := missing_looks(found, made, recipe.gate.ledger):
-            raise DataError(f"{path}: {lost[0]}. Restore it: a ledger that forgets looks would spend alpha twice.")
+        found = whole(run, recipe, made)
         k, alpha = len(found) + 1, recipe.gate.alpha
         draft = Look(
             at=now(),

@@ -13,6 +13,9 @@ from schemas.scores import SCORES
 from stages.contract import Artifact
 from stages.statistics import example_means
 
+NOT_THE_MODEL = ("engine_error", "metric_error", "timeout")
+"""Statuses with which the machine or the metric failed: what such a run counts as says nothing of a policy."""
+
 
 @dataclass(frozen=True)
 class Scored:
@@ -24,6 +27,8 @@ class Scored:
     """Mean score by example_id, failed runs counted as the recipe says."""
     rows: tuple[tuple[str, float, dict[str, float]], ...]
     """Each run's example, score and parts of the metric."""
+    spoiled: tuple[str, ...] = ()
+    """Status of each run that failed for a reason that is not the policy's."""
 
     @cached_property
     def examples(self) -> str:
@@ -49,11 +54,24 @@ def read_scored(artifact: Artifact, recipe: Recipe) -> Scored | None:
         ContractError: when its table cannot be read.
     """
     missing = recipe.evaluate.failure_score
-    table = frame(artifact, SCORES, ["policy", "example_id", "score", "parts"])
+    table = frame(artifact, SCORES, ["policy", "example_id", "score", "parts", "status"])
     ids, scores = table["example_id"].to_list(), table["score"].to_list()
     if not ids:
         return None
     parts = [{} if text is None else json.loads(text) for text in table["parts"].to_list()]
     filled = [missing if score is None else float(score) for score in scores]
     rows = tuple(zip(ids, filled, parts, strict=True))
-    return Scored(artifact, table["policy"][0], example_means(ids, scores, missing), rows)
+    spoiled = tuple(status for status in table["status"].to_list() if status in NOT_THE_MODEL)
+    return Scored(artifact, table["policy"][0], example_means(ids, scores, missing), rows, spoiled)
+
+
+def why_incomparable(*both: Scored) -> str | None:
+    """Why scores say nothing of their policies, and what to do; None where they do."""
+    told = [
+        f"{len(item.spoiled)} of {len(item.rows)} runs of policy {item.policy[:12]} ended in "
+        f"{' or '.join(sorted(set(item.spoiled)))}, which says nothing of it: mend that, delete "
+        f"artifacts/evaluate/{item.artifact.path.name} in the run folder, and run again"
+        for item in both
+        if item.spoiled
+    ]
+    return "; ".join(told) or None

@@ -11,6 +11,9 @@ from pipeline.store import Store
 from schemas.decisions import Decision
 from schemas.recipe import Recipe
 
+NEWEST = "newest"
+"""Stands for the digest of the newest policy."""
+
 
 @dataclass(frozen=True)
 class Standing:

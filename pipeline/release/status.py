@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.release.ledger import ledger_of, looks, spent
+from pipeline.release.ledger import spent, whole
 from pipeline.release.records import decisions
 from pipeline.release.standing import Standing, history
 from pipeline.release.words import line_of
@@ -59,10 +59,10 @@ def status(folder: Path) -> Status:
     """Look at a run.
 
     Raises:
-        DataError: when it is no run folder, or its records were changed.
+        DataError: when it is no run folder, or its records were changed, or its ledger is not whole.
     """
     run, made = open_run(folder), decisions(folder)
-    taken = looks(ledger_of(folder, run.recipe))
+    taken = whole(folder, run.recipe, made)
     alpha, used = run.recipe.gate.alpha, spent(taken)
     policies = run.state.policies
     now = history(policies[0], made)[-1] if policies else None
@@ -143,6 +143,8 @@ def _next(run: OpenRun, now: Standing | None, made: list[Decision]) -> list[str]
         steps.append("train on, or score more examples: the newest policy is not shown to be better than the released")
     elif evidence is not None and not evidence.passed:
         steps.append("the newest policy is better, but was held back: see its decision")
+    elif evidence is None and about[-1].kind == "gate":
+        steps.append("the newest policy was not compared with the released: its decision says what to mend")
     else:
         steps.append(f"`mmgrpo release {folder} --reason TEXT` releases the newest policy, if it should be")
     return steps

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pipeline.costs import Ledger
+from pipeline.release.scored import NOT_THE_MODEL
 from pipeline.reporting.clips import Clipped
 from pipeline.reporting.data_answers import Advice, Answer, Compared, Flips
 from pipeline.reporting.data_chain import Chain
@@ -17,9 +18,6 @@ from pipeline.reporting.data_engines import EngineGap, Sampled
 from pipeline.reporting.data_gate import Gate
 from pipeline.reporting.data_training import AgeStats, ModuleStats, Step, StepMeans
 from stages.statistics import Interval
-
-NOT_THE_MODEL = ("engine_error", "metric_error", "timeout")
-"""Statuses with which the machine or the metric failed: what such a run counts as says nothing of a policy."""
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,8 @@ def metric(example, output, calls):
         return {"score": sum(c.islower() for c in output) / len(output), "kind": 0.5}
     told = json.loads((Path(__file__).parent / "scores.json").read_text())
     place = int(word[1:])
+    if place < told["broken"]:
+        raise RuntimeError("the judge is out")
     return {"score": float(place % 60 < 60 * told["score"]), "kind": told["kind"]}
 """
 EXAMPLES = (
@@ -55,8 +57,8 @@ class Trained:
         self.recipe = own_recipe(folder / "own", program=SCORED, recipe=WITH_GATE + gate, examples=EXAMPLES)
         self.folder = folder / "run"
 
-    def scores(self, score: float, kind: float = 0.5) -> None:
-        (self.recipe.parent / "scores.json").write_text(json.dumps({"score": score, "kind": kind}))
+    def scores(self, score: float, kind: float = 0.5, broken: int = 0) -> None:
+        (self.recipe.parent / "scores.json").write_text(json.dumps({"score": score, "kind": kind, "broken": broken}))
 
     def go(self, iterations: int, *options: str) -> int:
         return run(self.recipe, self.folder, "--iterations", str(iterations), *options)
@@ -203,6 +205,8 @@ def test_a_run_without_its_ledger_or_with_another_one_does_not_go_on(
     (copied / "looks.jsonl").unlink()
     assert run(made.recipe, copied, "--iterations", "2") == 3
     assert "Restore the file" in capsys.readouterr().err
+    assert mmgrpo("status", copied) == 3  # it would tell of an alpha that is spent
+    assert "it lacks the look that decision 1 was made on" in capsys.readouterr().err
     assert not (copied / "looks.jsonl").exists()
 
 
@@ -212,12 +216,15 @@ def test_by_hand_nothing_is_released_without_evidence_and_everything_is_recorded
     newest = state(copied).policies[-1]
     assert mmgrpo("release", copied) == 3
     assert f"policy {newest[:12]} is not released: +0.017" in capsys.readouterr().err
+    assert mmgrpo("release", copied, "--policy", "") == 2  # such as of a shell variable that is not set
+    assert mmgrpo("release", copied, "--policy", "newest") == 3
+    assert f"policy {newest[:12]} is not released" in capsys.readouterr().err
     assert mmgrpo("release", copied, "--force", "--reason", "the boss wants it", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["policy"], told["forced"]) == (newest, True)
     assert told["reason"].startswith("the boss wants it; +0.017")
     assert mmgrpo("release", copied) == 0  # it is released: nothing is written
-    assert [item.verdict for item in decisions(copied)] == ["released", "kept", "kept", "released"]
+    assert [item.verdict for item in decisions(copied)] == ["released", "kept", "kept", "kept", "released"]
     assert len(looks(copied / "looks.jsonl")) == 2
     assert mmgrpo("verify", copied) == 0
 
@@ -329,6 +336,45 @@ def test_two_runs_with_one_ledger_share_its_looks(tmp_path: Path) -> None:
     assert first.go(1, "--set", "seed=1") == 0
     assert [look.k for look in looks(tmp_path / "looks.jsonl")] == [1, 2]
     assert mmgrpo("verify", tmp_path / "run") == mmgrpo("verify", tmp_path / "second") == 0
+
+
+def test_a_copy_of_a_run_spends_of_the_same_ledger_and_the_run_still_verifies(tmp_path: Path) -> None:
+    trained = Trained(tmp_path, 'ledger = "../looks.jsonl"\n')
+    trained.told(0.3, 0.3)
+    shutil.copytree(trained.folder, tmp_path / "copy")
+    trained.folder = tmp_path / "copy"
+    assert trained.go(1, "--set", "evaluate.limit=50") == 0  # the same policies, other scores
+    assert state(tmp_path / "copy").policies == state(tmp_path / "run").policies
+    assert [look.n for look in looks(tmp_path / "looks.jsonl")] == [60, 50]
+    assert mmgrpo("verify", tmp_path / "run") == mmgrpo("verify", tmp_path / "copy") == 0
+
+
+def test_scores_that_an_outage_spoilt_release_nothing_and_spend_no_look(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained = Trained(tmp_path)
+    trained.scores(0.7, broken=40)
+    assert trained.go(0) == 0
+    trained.scores(0.7)
+    assert trained.go(1) == 0
+    base = state(trained.folder).policies[0]
+    (spoilt,) = decisions(trained.folder)
+    told = f"40 of 60 runs of policy {base[:12]} ended in metric_error"
+    assert (spoilt.verdict, spoilt.evidence) == ("kept", None)
+    assert told in spoilt.reason
+    assert mmgrpo("status", trained.folder) == 0
+    assert "the newest policy was not compared" in capsys.readouterr().out
+    assert mmgrpo("release", trained.folder) == 3
+    assert told in capsys.readouterr().err
+    assert not (trained.folder / "looks.jsonl").exists()
+    named = re.search(r"delete (artifacts/evaluate/\w+)", spoilt.reason)
+    assert named is not None
+    shutil.rmtree(trained.folder / named[1])
+    assert trained.go(1) == 0
+    mended = decisions(trained.folder)[-1].evidence
+    assert mended is not None
+    assert (mended.k, mended.estimate) == (1, 0.0)
+    assert mmgrpo("verify", trained.folder) == 0
 
 
 def test_a_better_policy_is_held_back_by_a_guarded_part_that_got_worse_and_by_an_alarm(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pipeline.comparing.diff import diff
 from pipeline.reproducing.compare import _square
+from pipeline.runfile import write_run
 from schemas.groups import GROUPS
 from tests.test_e2e.kit import TINY, artifact, mmgrpo, own_recipe, run, state
 from tests.test_pipeline.audit_kit import copied, forge
@@ -92,6 +93,17 @@ def test_changed_data_and_code_are_named_row_by_row_and_file_by_file(
     assert "recipe" not in found
     assert mmgrpo("diff", tmp_path / "a", tmp_path / "b") == 0
     assert "examples: 1 added, 1 removed, 1 changed" in capsys.readouterr().out
+
+
+def test_scores_that_only_one_run_has_are_no_scores_that_are_the_same(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = copied(finished, tmp_path / "copy")
+    write_run(copy, state(copy).model_copy(update={"evaluations": {}}))
+    assert mmgrpo("diff", copy, finished) == 0
+    told = capsys.readouterr().out
+    assert "scores on dev before training: (none) -> 0." in told
+    assert "scores" not in told.splitlines()[-1]
 
 
 def test_what_is_no_run_is_said_so(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
