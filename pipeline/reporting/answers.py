@@ -41,7 +41,9 @@ def real(dev: SplitScores, test: SplitScores | None, opened: int, gate: Gate | N
         value = f"clear on {dev.split}" if clear else "not clear"
         level = ("good" if change.above_zero else "warning") if clear else "plain"
         told.append(
-            f"The 95 % interval of the paired change over {count(change.n)} {dev.split} examples is "
+            f"One {dev.split} example tells no spread, and so no interval."
+            if change.low is None
+            else f"The 95 % interval of the paired change over {count(change.n)} {dev.split} examples is "
             f"{bounds(change, sign=True)}{'' if clear else ', which includes 0'}."
         )
     compared = gate.difference_of(dev.last.position) if gate and dev.last else None

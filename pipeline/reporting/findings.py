@@ -48,6 +48,8 @@ def engines_of(score: PolicyScore) -> str:
 
 
 def _change(split: str, span: str, change: Interval) -> Note:
+    if change.low is None:
+        return Note("plain", f"Cannot say: the {split} score went {span} on one example, which tells no spread.")
     by = f"{signed(change.estimate)} {bounds(change, sign=True)}"
     if change.above_zero:
         return Note("good", f"Better: the {split} score rose {span}, by {by}.")

@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from pipeline.release import records
-from pipeline.reporting.answers import cost
+from pipeline.reporting.answers import cost, real
 from pipeline.reporting.build import build_report
 from pipeline.reporting.collect import collect
+from pipeline.reporting.findings import verdict
 from pipeline.reporting.text import ABSENT
 from schemas.decisions import Evidence
 from schemas.examples import EXAMPLES
+from stages.statistics import Interval
 from tests.test_pipeline.report_run import EVIL, RunWriter, whole_run, written
 
 KEYS = ["better", "real", "cost", "data", "failures", "next"]
@@ -27,6 +29,16 @@ def reported(run: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
     page = build_report(run).read_text()
     numbers = json.loads((run / "report.json").read_text())
     return page, numbers, {answer["key"]: answer for answer in numbers["answers"]}
+
+
+def test_of_one_example_no_interval_is_told(tmp_path: Path):
+    dev = collect(whole_run(tmp_path, iterations=2)).dev
+    one = Interval(-0.6, None, None, 1)
+    spoken = dataclasses.replace(dev, policies=tuple(dataclasses.replace(row, to_first=one) for row in dev.policies))
+    assert verdict(spoken).text.endswith("on one example, which tells no spread.")
+    told = real(spoken, None, 0, None).text
+    assert told.startswith("One dev example tells no spread")
+    assert "which includes 0" not in told
 
 
 def test_page_and_numbers_give_the_same_six_answers_each_with_its_section(tmp_path: Path):
