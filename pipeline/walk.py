@@ -19,6 +19,7 @@ from stages import base, drift, evaluate, examples, group, logprobs, program, pr
 from stages.contract import Artifact
 from stages.examples import data_path
 from stages.ingest import snapshot
+from stages.programs.choice import refuse_few
 from stages.training.needs import look, needs
 from stages.training.rejection import as_rejection, params_of
 
@@ -113,6 +114,8 @@ def walk(recipe: Recipe, setup: Setup, iterations: int) -> Jobs:
     """Yield the jobs of a run in order; returns why the run ended early, or None."""
     logged = (yield Job(snapshot, ("setup", "ingest"), setup.traces, {})) if setup.traces else None
     shared = yield from _setup(setup)
+    if iterations and shared["examples"] is not None:
+        refuse_few(recipe, shared["examples"].manifest.metrics["splits"].get(recipe.examples.train, 0))
     start = shared["base"]
     first = start.manifest.metrics["policy"] if start else None
     chain = [Policy(digest=first, holder=start, trained=None)]

@@ -6,14 +6,13 @@ from typing import Any
 
 import polars as pl
 
-from schemas.errors import RecipeError
 from schemas.execution import Execution
 from schemas.parquet import read_rows, write_table
 from schemas.recipe import Recipe
 from schemas.rollouts import INVOCATIONS, ROLLOUTS
 from schemas.tries import TRIES
 from stages.contract import Inputs, Out
-from stages.programs.choice import order
+from stages.programs.choice import order, refuse_few
 from stages.programs.figures import call_figures, first_error, judge_figures, status_counts
 from stages.programs.jobs import Runs
 from stages.programs.load import load_program
@@ -105,11 +104,7 @@ def _examples(recipe: Recipe, inputs: Inputs) -> dict[str, dict[str, Any]]:
     """
     split = recipe.examples.train
     rows = {row["example_id"]: row for row in read_split(inputs, split)}
-    if recipe.rollout.examples > len(rows):
-        raise RecipeError(
-            f"rollout.examples is {recipe.rollout.examples}, but split '{split}' has {len(rows)}: an iteration draws "
-            f"each example at most once. Set rollout.examples to at most {len(rows)}."
-        )
+    refuse_few(recipe, len(rows))
     return rows
 
 

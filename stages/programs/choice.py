@@ -9,7 +9,21 @@ import math
 from collections.abc import Mapping, Sequence
 
 from schemas.canonical import seed_from
+from schemas.errors import RecipeError
 from schemas.recipe import Recipe
+
+
+def refuse_few(recipe: Recipe, examples: int) -> None:
+    """Refuse a train split of fewer examples than an iteration draws.
+
+    Raises:
+        RecipeError: saying how many there are.
+    """
+    if recipe.rollout.examples > examples:
+        raise RecipeError(
+            f"rollout.examples is {recipe.rollout.examples}, but split '{recipe.examples.train}' has {examples}: an "
+            f"iteration draws each example at most once. Set rollout.examples to at most {examples}."
+        )
 
 
 def order(ids: Sequence[str], recipe: Recipe, iteration: int, deviations: Mapping[str, float]) -> list[str]:

@@ -247,3 +247,12 @@ def test_state_is_untouched_by_a_run_that_fails_at_once(tmp_path: Path, capsys: 
     before = state(tmp_path / "run")
     fails(recipe, tmp_path / "run", 2, capsys, "--set", "model.base=./gone")
     assert state(tmp_path / "run") == before
+
+
+def test_more_examples_than_the_split_has_are_refused_before_anything_is_sampled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = own_recipe(tmp_path / "a")
+    message = fails(recipe, tmp_path / "run", 2, capsys, "--set", "rollout.examples=100")
+    assert "rollout.examples is 100, but split 'train' has" in message
+    assert not (tmp_path / "run" / "artifacts" / "evaluate").exists()
