@@ -39,7 +39,9 @@ def _why(pair: tuple[Artifact | None, Artifact | None]) -> list[str]:
     if pair[0] is None or pair[1] is None:
         return ["only the first run has it" if pair[0] else "only the second run has it"]
     found = changes(pair[0].manifest.payload, pair[1].manifest.payload)
-    return found or ["the same job with the same inputs came out otherwise: another machine, engine or release?"]
+    return found or [
+        "the same job with the same inputs came out otherwise: other last bits of what was sampled, machine or release"
+    ]
 
 
 def scores(a: Side, b: Side) -> dict[str, Any]:
