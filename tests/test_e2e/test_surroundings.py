@@ -17,7 +17,15 @@ NARROW = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C", "PYTHONP
 def test_a_locale_without_our_characters_stops_nothing(tmp_path: Path) -> None:
     recipe = own_recipe(tmp_path / "a", examples="word,split\ngrün,train\n\U0001f600,train\nblau,dev\n")
     for command in (["run", "--iterations", "0", "--exec", "progress=plain"], ["plan"]):
-        arguments = [command[0], str(recipe), "--run-dir", str(tmp_path / "run"), *command[1:]]
+        arguments = [
+            command[0],
+            str(recipe),
+            "--run-dir",
+            str(tmp_path / "run"),
+            "--set",
+            "rollout.examples=2",
+            *command[1:],
+        ]
         done = subprocess.run(
             [sys.executable, "-m", "pipeline.cli", *arguments],
             env=os.environ | NARROW,
