@@ -16,6 +16,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from tests.benchmarks.rollout_workloads import ROOT, WORKLOADS
 
 CONTESTANTS = ("ours", "window", "ceiling", "generate", "plain", "vllm", "vllm_window", "vllm_ceiling")
 """In the order they run: the first records what most others are asked."""
-MATTERS = ("base", "dtype", "rollouts", "concurrency", "threads", "cores")
+MATTERS = ("base", "dtype", "rollouts", "plain_rollouts", "concurrency", "threads", "cores")
 """Options that decide figures."""
 
 
@@ -37,6 +38,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
     parser.add_argument("--contestants", nargs="+", choices=CONTESTANTS, default=list(CONTESTANTS))
     parser.add_argument("--rollouts", type=int, default=64, help="of a workload, 8 on each example (default: 64)")
+    parser.add_argument(
+        "--plain-rollouts", type=int, help="of them, how many the plain ways make: rates are compared (default: all)"
+    )
     parser.add_argument("--concurrency", type=int, default=64, help="rollouts in flight (default: 64)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: all cores")
     parser.add_argument("--vllm-python", type=Path, default=ROOT / ".venv-vllm/bin/python", help="one that has vLLM")
@@ -48,6 +52,9 @@ def options() -> argparse.Namespace:
     chosen.cores = len(os.sched_getaffinity(0))
     if chosen.rollouts < 8 or chosen.rollouts % 8:
         parser.error(f"--rollouts is {chosen.rollouts}, expected a multiple of 8")
+    chosen.plain_rollouts = chosen.plain_rollouts or chosen.rollouts
+    if chosen.plain_rollouts % 8 or chosen.rollouts % chosen.plain_rollouts:
+        parser.error(f"--plain-rollouts is {chosen.plain_rollouts}, expected a multiple of 8 that divides --rollouts")
     if chosen.dtype == "auto":
         from stages.engines.precision import fast_dtype
 
@@ -77,6 +84,7 @@ def alone(chosen: argparse.Namespace) -> None:
     )
     with tempfile.TemporaryDirectory(prefix="bench-rollout-") as name:
         made = task(workload, Path(name), chosen.base, chosen.dtype, chosen.rollouts, execution)
+        made = replace(made, plain_rollouts=chosen.plain_rollouts)
         found = run(made, requests_file(chosen, who, workload), Path(name))
     _keep(chosen, who, workload, {"figures": found, "packages": package_versions()})
     release()  # vLLM's processes
@@ -162,9 +170,9 @@ def _measured(chosen: argparse.Namespace, who: str, workload: str) -> dict[str, 
 def _command(chosen: argparse.Namespace, who: str, workload: str) -> list[str]:
     python = str(chosen.vllm_python) if who.startswith("vllm") else sys.executable
     command = [python, "-m", "tests.benchmarks.bench_rollout", "--alone", who, workload]
-    for name in ("base", "dtype", "rollouts", "concurrency", "threads", "cache", "work"):
+    for name in ("base", "dtype", "rollouts", "plain_rollouts", "concurrency", "threads", "cache", "work"):
         if getattr(chosen, name) is not None:
-            command += [f"--{name}", str(getattr(chosen, name))]
+            command += [f"--{name.replace('_', '-')}", str(getattr(chosen, name))]
     return command
 
 

@@ -101,7 +101,7 @@ def plain(task: Task, recorded: Path, folder: Path) -> dict[str, Any]:
     meter = Meter(engine)
     with dspy.context(adapter=adapter, disable_history=True):
         result = evaluate(program, metric=scored(task))
-    return meter.figures(task.rollouts) | {"mean_reward": result.score / 100}
+    return meter.figures(task.plain_rollouts) | {"mean_reward": result.score / 100}
 
 
 def one_at_a_time(engine: Engine) -> Callable[[list[dict[str, str]], Sampling], str]:
@@ -118,16 +118,20 @@ def one_at_a_time(engine: Engine) -> Callable[[list[dict[str, str]], Sampling], 
 
 
 def generate(task: Task, recorded: Path, folder: Path) -> dict[str, Any]:
-    """transformers' `generate` over padded batches of the recorded prompts, sorted by length, in its own memory."""
+    """transformers' `generate` over padded batches of the recorded prompts, sorted by length, in its own memory.
+
+    Where the plain ways make a part of the rollouts, it is every n-th of those batches.
+    """
     del folder
     from tests.benchmarks.rollout_generate import GenerateEngine
 
     requests = read_requests(recorded)
     engine = GenerateEngine(task)
     engine.generate([Request(requests[0].prompt_ids[:24], Sampling(max_new_tokens=8), 0)] * 8)
+    part = engine.every(requests, task.rollouts // task.plain_rollouts)
     meter = Meter(engine)
     started = time.perf_counter()
-    engine.generate(requests)
+    engine.generate(part)
     engine.usage.seconds += time.perf_counter() - started
     return meter.figures(None)
 

@@ -41,6 +41,11 @@ class GenerateEngine:
     def expect(self, digests: Any) -> None:
         """No adapters."""
 
+    def every(self, requests: Sequence[Request], nth: int) -> list[Request]:
+        """The requests of every n-th batch, from the middle of the first n on: long and short ones in proportion."""
+        batches = list(self._batches(requests))
+        return [request for batch in batches[min(nth // 2, len(batches) - 1) :: nth] for _, request in batch]
+
     @torch.inference_mode()
     def generate(self, requests: Sequence[Request]) -> list[Result]:
         """Serve all requests; log-probabilities are not told."""

@@ -64,7 +64,7 @@ def devset(task: Task) -> list[dspy.Example]:
     recipe = task.loaded.recipe
     rows = {row["example_id"]: row for row in read_rows(task.inputs["examples"].file("examples.parquet"), EXAMPLES)}
     train = sorted(name for name, row in rows.items() if row["split"] == recipe.examples.train)
-    chosen = order(train, recipe, 0, {})[: task.rollouts // GROUP]
+    chosen = order(train, recipe, 0, {})[: task.plain_rollouts // GROUP]
     return [_example(rows[name]) for name in chosen for _ in range(GROUP)]
 
 

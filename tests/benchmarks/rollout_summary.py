@@ -117,10 +117,12 @@ def in_readme(readme: str, result: Mapping[str, Any] | None) -> str:
 
 def _about(result: Mapping[str, Any]) -> str:
     """What the figures were read on."""
+    fewer = result.get("plain_rollouts", result["rollouts"])
+    part = "" if fewer == result["rollouts"] else f"; the plain ways made {fewer} of them"
     names = {found["engine"] for each in result["workloads"].values() for found in each.values() if "engine" in found}
     return (
         f"{result['rollouts']} rollouts of each program, {result['concurrency']} in flight, on {result['device']}, "
-        f"{result['threads']} threads. Engines: {', '.join(sorted(names))}."
+        f"{result['threads']} threads{part}. Engines: {', '.join(sorted(names))}."
     )
 
 

@@ -36,6 +36,8 @@ class Task:
     execution: Execution
     rollouts: int
     """Program runs, 8 on each example."""
+    plain_rollouts: int
+    """Of them, how many the plain ways make, which take long: rates are compared."""
 
 
 def task(name: str, folder: Path, model: str, dtype: str, rollouts: int, execution: Execution) -> Task:
@@ -60,7 +62,7 @@ def task(name: str, folder: Path, model: str, dtype: str, rollouts: int, executi
         figures = stage.run(Inputs({}, given, loaded.root), loaded.recipe, execution, out)
         made[stage.NAME] = artifact(out.root / "files")
     inputs = Inputs(made, {"iteration": 0, "policy": figures["policy"]}, loaded.root)
-    return Task(loaded, inputs, execution, rollouts)
+    return Task(loaded, inputs, execution, rollouts, rollouts)
 
 
 def write_requests(file: Path, requests: Sequence[Request]) -> None:
