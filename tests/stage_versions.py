@@ -11,23 +11,11 @@ import importlib
 import json
 from pathlib import Path
 
+from pipeline.stages_in_order import STAGES
 from schemas.canonical import canonical_json, digest
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = Path(__file__).with_suffix(".json")
-STAGES = (
-    "examples",
-    "program",
-    "base",
-    "prompts",
-    "rollout",
-    "teacher",
-    "group",
-    "logprobs",
-    "train",
-    "evaluate",
-    "drift",
-)
 
 
 def current() -> dict[str, dict[str, object]]:

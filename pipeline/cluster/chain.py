@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
-from pipeline.commands.arguments import STAGES
+from pipeline.stages_in_order import STAGES
 from schemas.cluster import Cluster
 from schemas.recipe import Recipe
 

@@ -5,20 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-STAGES = (
-    "examples",
-    "program",
-    "base",
-    "prompts",
-    "rollout",
-    "teacher",
-    "group",
-    "logprobs",
-    "train",
-    "evaluate",
-    "drift",
-)
-
 
 def recipe_arguments(parser: argparse.ArgumentParser) -> None:
     """A recipe, its run folder, and the settings of both."""

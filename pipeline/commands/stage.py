@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from pipeline.commands.arguments import STAGES, count, recipe_arguments
+from pipeline.commands.arguments import count, recipe_arguments
+from pipeline.stages_in_order import STAGES
 
 TEXT = "run one stage of one iteration, as one batch job"
 

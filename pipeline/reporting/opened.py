@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from pipeline.jobs import stage_of
 from pipeline.runfile import NAME, RunFile, read_run
+from pipeline.stages_in_order import STAGES as JOBS
 from pipeline.store import TELEMETRY_FILE, Store
 from pipeline.tombstones import tombstone_of
 from schemas.errors import DataError
@@ -20,20 +21,7 @@ from schemas.recipe import Recipe
 from schemas.table import TableSpec
 from stages.contract import Artifact
 
-STAGES = (
-    "ingest",
-    "examples",
-    "program",
-    "base",
-    "prompts",
-    "rollout",
-    "teacher",
-    "group",
-    "logprobs",
-    "train",
-    "evaluate",
-    "drift",
-)
+STAGES = ("ingest", *JOBS)
 """All stages, in the order in which a run meets them."""
 ITERATED = ("rollout", "group", "train")
 

@@ -61,7 +61,7 @@ def _per_token(scored: pl.DataFrame, name: str) -> float | None:
 
 def _mean(values: pl.Series) -> float | None:
     mean = values.mean()
-    return None if mean is None else float(mean)  # type: ignore[arg-type]
+    return mean if isinstance(mean, float) else None
 
 
 def with_gain(own: Figures, base: Figures) -> Figures:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-import marshal
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import orjson
@@ -19,7 +17,6 @@ from stages.ingest.spool import Packed
 from stages.ingest.stored import restored, texts
 from stages.ingest.tree import once
 
-_BATCH = 512
 Entry = tuple[str, str, int]
 """A trace's id, the digest of its spans and scores in normal form, and the number of its spans, each counted once."""
 
@@ -76,9 +73,7 @@ class Entries:
     def add(self, entries: Iterable[Entry]) -> None:
         """Take in those of one part, sorted."""
         with (self._folder / str(self._parts)).open("wb") as file:
-            coming = iter(entries)
-            while some := list(islice(coming, _BATCH)):
-                marshal.dump(some, file)
+            file.writelines(orjson.dumps(entry) + b"\n" for entry in entries)
         self._parts += 1
 
     def __iter__(self) -> Iterator[Entry]:
@@ -86,5 +81,6 @@ class Entries:
 
     def _part(self, number: int) -> Iterator[Entry]:
         with (self._folder / str(number)).open("rb") as file:
-            while file.peek(1):
-                yield from marshal.load(file)  # noqa: S302 - of our own making
+            for line in file:
+                name, told, spans = orjson.loads(line)
+                yield name, told, spans

@@ -56,7 +56,7 @@ class Ranges:
         identity = trace["example_id"]
         place = 0 if identity is None else int(identity[:4], 16) * self._count >> 16
         row = orjson.dumps([record.inputs, trace, record.rollout, record.invocations, record.left_out])
-        self._chunks.add(place, (identity or "", trace["start"] or 0, trace["trace"], row), len(row))
+        self._chunks.add(place, (identity or "", trace["start"] or 0, trace["trace"]), row)
 
     def flush(self) -> None:
         """Write what waits in memory."""

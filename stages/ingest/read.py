@@ -35,7 +35,7 @@ BLOCK = 8 << 20
 _PARQUET, _ZIP = b"PAR1", b"PK"
 _SEPARATOR = b"\x1e"
 """Stands before each value of a sequence of JSON texts (RFC 7464)."""
-_DECODER, _SPACE = json.JSONDecoder(), re.compile(r"[\s\x1e\ufeff]*")
+_DECODER, _ITEM = json.JSONDecoder(), re.compile(r"[^\s\x1e\ufeff]")
 Shape = Literal["object", "array", "lines", "rows"]
 """Where a value stood: alone in its file, in an array, on a line of its own, or in a table."""
 
@@ -359,7 +359,8 @@ def _documents(start: bytes, stream: _Chained, rest: bytes, address: str) -> Ite
             yield Refused("not_json", f"after item {number - 1}: {error}", address)
             return
         yield Value(value, "lines", f"{address}, item {number}")
-        place = _SPACE.match(text, place).end()  # type: ignore[union-attr]
+        following = _ITEM.search(text, place)
+        place = following.start() if following else len(text)
 
 
 def _items(stream: _Chained, prefix: str, address: str) -> Iterator[tuple[Any, str] | Refused]:

@@ -76,7 +76,7 @@ class Spool:
 
     def _keep(self, format_name: str, kind: str, trace: str, span: str | None, line: bytes) -> None:
         place = hashlib.blake2b(trace.encode(), digest_size=1).digest()[0]
-        self._chunks.add(place, (format_name, kind, trace, span, line), len(line))
+        self._chunks.add(place, (format_name, kind, trace, span), line)
 
     def flush(self) -> None:
         """Write what waits in memory."""
