@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stages.statistics import Difference, Interval
+from pipeline.release.compare import SliceScore
+from stages.statistics import Difference
 
 
 @dataclass(frozen=True)
@@ -38,17 +39,6 @@ class Decided:
 
 
 @dataclass(frozen=True)
-class Slice:
-    """Examples with one value of a metadata column: how the newest policy does on them."""
-
-    column: str
-    value: str
-    score: Interval
-    to_base: Difference | None
-    to_released: Difference | None
-
-
-@dataclass(frozen=True)
 class PolicyDifference:
     """How one policy compares to others on the same examples."""
 
@@ -69,7 +59,7 @@ class Gate:
     released: str | None
     """Digest; None while the base is what is released."""
     differences: tuple[PolicyDifference, ...]
-    slices: tuple[Slice, ...]
+    slices: tuple[SliceScore, ...]
     """Of the newest scored policy, the worst first."""
     slices_left_out: int
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pipeline.release.compare import Comparison, comparisons
+from pipeline.release.compare import Comparison, SliceScore, comparisons
 from pipeline.release.records import decisions, released
-from pipeline.reporting.data_gate import Decided, Gate, PolicyDifference, Slice
+from pipeline.reporting.data_gate import Decided, Gate, PolicyDifference
 from pipeline.reporting.opened import OpenRun
 from schemas.decisions import Decision
 
@@ -34,9 +34,8 @@ def collect_gate(run: OpenRun) -> Gate | None:
     )
 
 
-def _slices(compared: list[Comparison]) -> tuple[Slice, ...]:
-    newest = compared[-1].slices if compared else ()
-    return tuple(Slice(row.column, row.value, row.score, row.to_base, row.to_released) for row in newest)
+def _slices(compared: list[Comparison]) -> tuple[SliceScore, ...]:
+    return compared[-1].slices if compared else ()
 
 
 def _decided(record: Decision) -> Decided:
