@@ -24,6 +24,7 @@ from schemas.table import TableSpec
 from stages.contract import Inputs, Out
 from stages.engines.factory import base_digests, make_endpoints, make_engine, policy_adapters
 from stages.engines.interface import EngineUsage, Sampling
+from stages.programs.clerk import Clerk
 from stages.programs.judging import judging_of
 from stages.programs.load import Program
 from stages.programs.run import Finished, Job
@@ -131,8 +132,9 @@ def sample(
         session = session or open_()
         desk = _Desk(out, shape, session, total=total, sizes=_sizes(jobs))
         desk.finished = total - len(left)
-        for finished in run_programs(program, left, session, concurrency):
-            desk.take(finished)
+        with Clerk(ahead=concurrency) as clerk:  # alone with `out` until it has left
+            for finished in run_programs(program, left, session, concurrency):
+                clerk.do(desk.take, finished)
         desk.close(some_before=bool(done))
     if out.committed(f"{JUDGE_CALLS.name}/"):
         compact(out, JUDGE_CALLS)

@@ -32,11 +32,13 @@ def warm_engine(task: Task) -> Engine:
 
 def ours(task: Task, recorded: Path, folder: Path) -> dict[str, Any]:
     """The rollout stage; what its engine was asked is kept in `recorded`."""
+    from pipeline.progress import Reporter
+    from pipeline.store import Store
     from stages import rollout
-    from tests.test_stages.train_kit import LocalOut
 
     meter = Meter(warm_engine(task))  # the stage finds this engine where engines of a process are kept
-    done = rollout.run(task.inputs, task.loaded.recipe, task.execution, LocalOut(folder / "rollout"))
+    with Store(folder / "artifacts").begin(rollout.NAME, "0" * 64, Reporter("off")) as out:
+        done = rollout.run(task.inputs, task.loaded.recipe, task.execution, out)
     figures = meter.figures(task.rollouts)
     assert meter.requests, "the rollout stage made an engine of its own"
     _refuse_failures(done["statuses"], done["first_error"])
