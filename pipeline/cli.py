@@ -16,7 +16,9 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+from pipeline.commands.arguments import refuse_addresses
 from pipeline.launch import own_device, refuse_many
+from pipeline.remote.attached import detach, refresh, shown
 from schemas.addresses import without_secrets
 from schemas.errors import MmgrpoError
 
@@ -61,6 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a locale without "·" must not stop a run
+    detach()
     options = _parser().parse_args(arguments)
     _environment(options)
     if threading.current_thread() is threading.main_thread():
@@ -68,9 +71,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if (options.command, getattr(options, "name", None)) != ("stage", "train"):
             refuse_many(options.command)
+        refuse_addresses(options)
+        refresh()
         return int(options.do(options))
     except MmgrpoError as error:
-        print(without_secrets(f"mmgrpo: {error}"), file=sys.stderr)
+        print(shown(without_secrets(f"mmgrpo: {error}")), file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
         # Whoever read the output has stopped, as `| head` does. Nothing more may be written to it, not even at exit.
@@ -86,6 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stopped:
         print("mmgrpo: interrupted; what was committed is kept, the same command goes on from there", file=sys.stderr)
         return 128 + (signal.SIGTERM if isinstance(stopped, _Terminated) else signal.SIGINT)
+    finally:
+        detach()
 
 
 def _of_machine(error: Exception) -> str | None:

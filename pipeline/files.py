@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from pipeline.remote.attached import written
+
 
 def replace_file(path: Path, text: str) -> None:
     """Write a file so that a reader sees the old one or the new one, never a part of it."""
@@ -15,5 +17,6 @@ def replace_file(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+        written(path)
     finally:
         temporary.unlink(missing_ok=True)

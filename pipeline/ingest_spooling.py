@@ -21,7 +21,7 @@ def spooled_in(folder: Path) -> Iterator[Path]:
     for left in folder.glob(".spool-*"):
         _clear(left)
     made = Path(mkdtemp(prefix=".making-spool-", dir=folder))
-    with hold(made / _LOCK, "the spool"):
+    with hold(made / _LOCK, "the spool", here=True):
         own = made.rename(folder / made.name.replace("making-", "", 1))  # nobody sees it without its lock held
         try:
             yield own
@@ -31,7 +31,7 @@ def spooled_in(folder: Path) -> Iterator[Path]:
 
 def _clear(left: Path) -> None:
     try:
-        with hold(left / _LOCK, "the spool"):
+        with hold(left / _LOCK, "the spool", here=True):
             shutil.rmtree(left)
     except (LockedError, OSError):
         return  # another process works there, or has just taken it away

@@ -102,7 +102,8 @@ class Runner:
         self.reporter.start(job.label)
         artifacts = {role: artifact for role, artifact in job.artifacts.items() if artifact is not None}
         self._check_bytes(artifacts.values())
-        inputs = Inputs(artifacts, job.params, self.loaded.root)
+        here = {role: Artifact(artifact.path, artifact.manifest) for role, artifact in artifacts.items()}
+        inputs = Inputs(here, job.params, self.loaded.root)
         try:
             with self.store.begin(job.stage.NAME, key, self.reporter, meter) as out:
                 artifact = self.store.find(job.stage.NAME, key) or out.taken_up()

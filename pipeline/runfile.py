@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from pipeline.remote.attached import swap
 from schemas.canonical import canonical_json, digest
 from schemas.errors import DataError
 
@@ -49,9 +50,11 @@ class RunFile(BaseModel):
 def write_run(folder: Path, run: RunFile) -> None:
     """Replace run.json atomically and durably."""
     sealed = run.model_copy(update={"digest": run.own_digest()})
+    data = (canonical_json(sealed.model_dump(mode="json")) + "\n").encode()
+    swap(folder / NAME, data)
     temporary = folder / f".{NAME}.tmp"
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(canonical_json(sealed.model_dump(mode="json")) + "\n")
+    with temporary.open("wb") as file:
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(folder / NAME)

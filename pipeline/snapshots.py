@@ -12,6 +12,7 @@ from schemas.errors import DataError, RecipeError
 from schemas.recipe import Recipe
 from stages.contract import Artifact
 from stages.ingest import snapshot
+from stages.places import place_of
 
 
 def open_snapshot(folder: Path) -> Artifact:
@@ -40,7 +41,7 @@ def refuse_forgotten(recipe: Recipe, root: Path) -> None:
         RecipeError: saying what to name instead.
     """
     for name, value in (("traces.snapshot", recipe.traces.snapshot), ("examples.path", recipe.examples.path)):
-        stone = None if value is None else tombstone_of(root / value)
+        stone = None if value is None else tombstone_of(place_of(root, value))
         if stone is not None:
             instead = f"set {name} to {stone.successor}" if stone.successor else f"set {name} to something else"
             raise RecipeError(

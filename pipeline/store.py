@@ -23,8 +23,9 @@ from pydantic import ValidationError
 
 from pipeline.locks import hold
 from pipeline.metering import Meter
+from pipeline.remote.attached import mirror_of
 from schemas.canonical import canonical_json, digest, digest_file
-from schemas.errors import DataError
+from schemas.errors import DataError, LockedError, StageError
 from schemas.manifest import TELEMETRY, FileEntry, Manifest, artifact_digest
 from schemas.table import NAME_KEY, VERSION_KEY
 from schemas.telemetry import ATTEMPTS, next_attempt, read_attempts, sum_attempts, write_attempt
@@ -63,9 +64,13 @@ class Store:
             DataError: when its manifest is damaged or belongs to another key.
         """
         folder = self.folder(stage, key)
-        if not (folder / MANIFEST).exists():
+        if (mirror := mirror_of(folder)) is not None:
+            artifact = mirror.artifacts.find(folder)
+        else:
+            there = (folder / MANIFEST).exists()
+            artifact = Artifact(folder, read_manifest(folder / MANIFEST)) if there else None
+        if artifact is None:
             return None
-        artifact = Artifact(folder, read_manifest(folder / MANIFEST))
         if artifact.manifest.key != key:
             raise DataError(f"{folder / MANIFEST}: its key is {artifact.manifest.key[:16]}…, expected {key[:16]}…")
         return artifact
@@ -86,7 +91,9 @@ class Store:
         return Path(os.path.relpath(run.resolve(), self.root.resolve().parent)).as_posix()
 
     def all(self) -> list[tuple[str, Path]]:
-        """Every finished artifact: (stage, folder), sorted."""
+        """Every finished artifact: (stage, folder), sorted. Where they lie at an address, all are brought here."""
+        if (mirror := mirror_of(self.root)) is not None:
+            return [(folder.parent.name, folder) for folder in mirror.artifacts.bring_all(self.root)]
         return [(path.parent.parent.name, path.parent) for path in sorted(self.root.glob(f"*/*/{MANIFEST}"))]
 
     def unfinished(self) -> list[Path]:
@@ -102,9 +109,13 @@ class Store:
         """
         (self.root / stage).mkdir(parents=True, exist_ok=True)
         partial = self.root / stage / f".{key[:16]}.partial"
+        final = self.folder(stage, key)
         with hold(self.root / stage / f".{key[:16]}.lock", f"artifact {stage}/{key[:16]}"):
             partial.mkdir(exist_ok=True)
-            out = PartialArtifact(partial, self.folder(stage, key), reporter, meter)
+            mirror = mirror_of(final)
+            taken = mirror.artifacts.take_up(final, partial) if mirror is not None else []
+            out = PartialArtifact(partial, final, reporter, meter)
+            out.enter(*taken)
             try:
                 yield out
             finally:
@@ -116,12 +127,13 @@ class PartialArtifact:
 
     def __init__(self, partial: Path, final: Path, reporter: Reporter, meter: Meter | None = None) -> None:
         self._partial, self._final, self._reporter, self._meter = partial, final, reporter, meter
+        self._mirror = mirror_of(final)
         self._attempt, self._noted = next_attempt(partial), time.monotonic()
         self._excluded: dict[str, int] = {}
         self._dropped: set[str] = set()
         self.scratch.mkdir(exist_ok=True)
         if not self._journal.exists():  # nothing yet, or begun by a release that kept no journal
-            self._enter(*_files(partial))
+            self.enter(*_files(partial))
 
     @property
     def scratch(self) -> Path:
@@ -133,16 +145,18 @@ class PartialArtifact:
         target = self._partial / _safe(name)
         target.parent.mkdir(parents=True, exist_ok=True)
         _sync(file)
-        self._enter(name)
+        self.enter(name)
         file.replace(target)
         _sync(target.parent)
+        if self._mirror is not None:
+            self._mirror.artifacts.send_shard(self._final, name, target)
         self._beat()
 
     @property
     def _journal(self) -> Path:
         return self.scratch / JOURNAL
 
-    def _enter(self, *names: str) -> None:
+    def enter(self, *names: str) -> None:
         """Put names into the journal, durably."""
         with self._journal.open("a", encoding="utf-8") as file:
             file.write("".join(f"{name}\n" for name in names))
@@ -182,17 +196,21 @@ class PartialArtifact:
 
     def _beat(self) -> None:
         if time.monotonic() - self._noted > BEAT_S:
+            if self._mirror is not None:
+                self._mirror.guard(self._final)
             self._note()
 
     def _note(self, *, finished: bool = False) -> None:
         """Write what this attempt has taken so far, in place of what was written of it before."""
         if self._meter is not None:
-            write_attempt(self._partial, self._attempt, self._meter.read(finished=finished), self.scratch)
+            file = write_attempt(self._partial, self._attempt, self._meter.read(finished=finished), self.scratch)
+            if self._mirror is not None and not finished:
+                self._mirror.artifacts.send_note(self._final, file)
             self._noted = time.monotonic()
 
     def leave(self) -> None:
         """Note what an attempt has taken that did not finish the artifact."""
-        with suppress(OSError):  # on a full disk, that error is on its way already
+        with suppress(OSError, StageError, LockedError):  # where it cannot be kept, an error is on its way already
             if self.scratch.is_dir():
                 self._note()
 
@@ -243,6 +261,8 @@ class PartialArtifact:
     def discard(self) -> None:
         """Give the artifact up: nothing of it stays."""
         shutil.rmtree(self._partial)
+        if self._mirror is not None:
+            self._mirror.artifacts.drop(self._final)
 
     def taken_up(self) -> Artifact | None:
         """The artifact, when an earlier process was killed after it wrote the manifest and before the last rename."""
@@ -262,6 +282,11 @@ class PartialArtifact:
             else:
                 folder.rmdir()
         _sync(self._partial)
+        if self._mirror is not None:
+            if (first := self._mirror.artifacts.publish(self._partial, self._final, manifest)) is not None:
+                shutil.rmtree(self._partial)
+                return first
+            shutil.rmtree(self._final, ignore_errors=True)  # of an artifact that was deleted at the address
         self._partial.replace(self._final)
         _sync(self._final.parent)
         return Artifact(self._final, manifest)

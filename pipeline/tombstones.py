@@ -84,8 +84,8 @@ def refuse_deleted(artifact: Artifact) -> None:
     Raises:
         DataError: saying who deleted them, why, and what takes their place.
     """
-    if (found := tombstone_of(artifact.path)) is not None:
-        raise DataError(f"{artifact.path}: {found}. Name that one in the recipe, and run again")
+    if (found := tombstone_of(artifact.folder)) is not None:
+        raise DataError(f"{artifact.folder}: {found}. Name that one in the recipe, and run again")
 
 
 def problems_of(folder: Path, manifest: Manifest) -> list[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline.jobs import Job
+from pipeline.remote.attached import fetch
 from pipeline.snapshots import refuse_forgotten
 from pipeline.teaching import Taught, identify_teachers, teacher_job, teacher_roles
 from schemas.canonical import digest_file
@@ -85,6 +86,8 @@ def identify(recipe: Recipe, root: Path, cache: str | None) -> Setup:
     from stages.training.objective import objective_of
     from stages.training.truncated import check_sampling
 
+    for named in (recipe.examples.path, recipe.traces.snapshot or ""):
+        fetch(named)
     rules_of(recipe)
     objective_of(recipe)
     check_sampling(recipe)

@@ -65,12 +65,12 @@ def next_attempt(folder: Path) -> int:
     return max(taken, default=-1) + 1
 
 
-def write_attempt(folder: Path, number: int, attempt: Attempt, scratch: Path) -> None:
-    """Write an attempt at an artifact whole, by way of a draft in `scratch`."""
+def write_attempt(folder: Path, number: int, attempt: Attempt, scratch: Path) -> Path:
+    """Write an attempt at an artifact whole, by way of a draft in `scratch`; returns its file."""
     path, draft = folder / ATTEMPTS / f"{number:04}.json", scratch / "attempt.tmp"
     path.parent.mkdir(parents=True, exist_ok=True)
     draft.write_text(attempt.model_dump_json() + "\n", encoding="utf-8")
-    draft.replace(path)
+    return draft.replace(path)
 
 
 def sum_attempts(attempts: Sequence[Attempt]) -> dict[str, float]:

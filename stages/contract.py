@@ -6,7 +6,7 @@ finished artifacts, writes only through `out`, keeps no globals, and lets no clo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,8 +20,17 @@ from schemas.recipe import Recipe
 class Artifact:
     """A finished artifact: a folder, read-only, and its manifest."""
 
-    path: Path
+    folder: Path
     manifest: Manifest
+    bring: Callable[[Path, Manifest], None] | None = field(default=None, compare=False, repr=False)
+    """Brings the bytes of an artifact that lies elsewhere into its folder, once they are asked for."""
+
+    @property
+    def path(self) -> Path:
+        """The artifact's folder, with all its bytes in it."""
+        if self.bring is not None:
+            self.bring(self.folder, self.manifest)
+        return self.folder
 
     @property
     def digest(self) -> str:

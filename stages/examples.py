@@ -25,6 +25,7 @@ from schemas.recipe import Recipe
 from schemas.recipe_data import ExamplesSection
 from schemas.table import NAME_KEY
 from stages.contract import Inputs, Out
+from stages.places import place_of
 
 Records = list[dict[str, Any]]
 
@@ -75,7 +76,7 @@ def data_path(recipe: Recipe, root: Path) -> Path:
     Raises:
         RecipeError: when there is no such file.
     """
-    path = root / recipe.examples.path
+    path = place_of(root, recipe.examples.path)
     if (path / TABLE).is_file():
         return path / TABLE
     if not path.is_file():

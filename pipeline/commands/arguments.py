@@ -3,13 +3,49 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
+
+from pipeline.remote.attached import attach
+from schemas.errors import MmgrpoError, RecipeError
+from stages.places import is_address
+
+
+def folder(text: str) -> Path:
+    """A folder by its path, or by an address (`s3://…`), which is worked on in its mirror here."""
+    if not is_address(text):
+        return Path(text)
+    try:
+        return attach(text)
+    except MmgrpoError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def refuse_addresses(options: argparse.Namespace) -> None:
+    """Stop where an address was given for what must be a path of this machine.
+
+    Raises:
+        RecipeError: naming the argument.
+    """
+    for name, value in vars(options).items():
+        for path in value if isinstance(value, list) else [value]:
+            if isinstance(path, Path) and len(path.parts) > 1 and _SCHEME.fullmatch(path.parts[0]):
+                told = name.replace("_", "-")
+                raise RecipeError(f"{told}: this command takes a path of this machine there, and no address")
+
+
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")
 
 
 def recipe_arguments(parser: argparse.ArgumentParser) -> None:
     """A recipe, its run folder, and the settings of both."""
     parser.add_argument("recipe", type=Path, help="a recipe file (TOML)")
-    parser.add_argument("--run-dir", type=Path, metavar="D", help="the run folder (default: runs/NAME of the recipe)")
+    parser.add_argument(
+        "--run-dir",
+        type=folder,
+        metavar="D",
+        help="the run folder, or its address such as s3://bucket/run (default: runs/NAME of the recipe)",
+    )
     settings_arguments(parser)
 
 

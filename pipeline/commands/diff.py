@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
+
+from pipeline.commands.arguments import folder
 
 TEXT = "what differs between two runs: recipe, data, code, environment, artifacts, scores"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What the command line takes."""
-    parser.add_argument("first", type=Path, metavar="RUN_A", help="a run folder")
-    parser.add_argument("second", type=Path, metavar="RUN_B", help="another one")
+    parser.add_argument("first", type=folder, metavar="RUN_A", help="a run folder")
+    parser.add_argument("second", type=folder, metavar="RUN_B", help="another one")
     parser.add_argument("--json", action="store_true", help="machine-readable output, whole")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pipeline.commands.arguments import count
+from pipeline.commands.arguments import count, folder
 
 TEXT = "write an adapter with its card, or the groups of an iteration joined with their tokens"
 
@@ -13,7 +13,7 @@ TEXT = "write an adapter with its card, or the groups of an iteration joined wit
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What the command line takes."""
     parser.add_argument("what", choices=["adapter", "groups"])
-    parser.add_argument("run", type=Path, help="a run folder")
+    parser.add_argument("run", type=folder, help="a run folder, or its address")
     parser.add_argument("target", type=Path, help="the folder (adapter) or the Parquet file (groups) to write")
     parser.add_argument("--iteration", type=count, metavar="I", help="of groups: which iteration (default 0)")
     parser.add_argument(

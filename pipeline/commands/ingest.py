@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pipeline.commands.arguments import settings_arguments
+from pipeline.commands.arguments import folder, settings_arguments
 
 TEXT = "logged traces become a snapshot: the tables that a rollout stage writes"
 
@@ -22,12 +22,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--snapshots",
-        type=Path,
+        type=folder,
         default=Path("snapshots"),
         metavar="D",
-        help="folder of snapshots (default: snapshots)",
+        help="folder of snapshots, or its address (default: snapshots)",
     )
-    parser.add_argument("--onto", type=Path, metavar="SNAPSHOT", help="add the traces to this snapshot, as its child")
+    parser.add_argument("--onto", type=folder, metavar="SNAPSHOT", help="add the traces to this snapshot, as its child")
     parser.add_argument("--rescore", action="store_true", help="score the logged outputs with the program's metric")
     parser.add_argument(
         "--suggest-modules", action="store_true", help="print rules for the calls that no module is known for, and stop"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
+
+from pipeline.commands.arguments import folder
 
 TEXT = "what an adapter, a rollout, an example or a trace was made from, and what came of it"
 
@@ -12,7 +13,7 @@ TEXT = "what an adapter, a rollout, an example or a trace was made from, and wha
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What the command line takes."""
     parser.add_argument(
-        "run", type=Path, help="a run folder; with no option below but --json, its iterations are listed"
+        "run", type=folder, help="a run folder; with no option below but --json, its iterations are listed"
     )
     about = parser.add_mutually_exclusive_group()
     about.add_argument("--adapter", metavar="A", help="of an adapter: its folder or a copy of it, or its digest")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
+
+from pipeline.commands.arguments import folder
 
 TEXT = "release a policy by hand, on the evidence of its scores"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What the command line takes."""
-    parser.add_argument("run", type=Path, help="a run folder")
+    parser.add_argument("run", type=folder, help="a run folder, or its address")
     parser.add_argument("--policy", metavar="DIGEST", help="how its digest begins (default: `newest`)")
     parser.add_argument("--reason", metavar="TEXT", help="why, for the record")
     parser.add_argument("--force", action="store_true", help="without evidence that it is better, or against it")

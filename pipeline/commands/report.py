@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+
+from pipeline.commands.arguments import folder
 
 TEXT = "write report.html and report.json into the run folder; --serve browses all rollouts"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What the command line takes."""
-    parser.add_argument("run", type=Path, help="a run folder")
+    parser.add_argument("run", type=folder, help="a run folder, or its address")
     parser.add_argument("--serve", action="store_true", help="then browse all its rollouts, on this machine only")
     parser.add_argument("--port", type=int, metavar="N", help="port to serve at (default: a free one)")
 

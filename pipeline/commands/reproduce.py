@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pipeline.commands.arguments import count, execution_arguments
+from pipeline.commands.arguments import count, execution_arguments, folder
 from schemas.errors import DataError
 
 TEXT = "group, score, train and evaluate a run once more from its rollouts, and compare"
@@ -13,7 +13,7 @@ TEXT = "group, score, train and evaluate a run once more from its rollouts, and 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What the command line takes."""
-    parser.add_argument("run", type=Path, help="a run folder")
+    parser.add_argument("run", type=folder, help="a run folder, or its address")
     parser.add_argument("folder", type=Path, help="a fresh folder for what is made again")
     parser.add_argument(
         "--iteration", action="append", type=count, default=[], metavar="I", help="only this one; may be repeated"

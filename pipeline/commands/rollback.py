@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
+
+from pipeline.commands.arguments import folder
 
 TEXT = "go back to a policy that was released before"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What the command line takes."""
-    parser.add_argument("run", type=Path, help="a run folder")
+    parser.add_argument("run", type=folder, help="a run folder, or its address")
     parser.add_argument("--to", metavar="DIGEST", help="how its digest begins, or `base` (default: the one before)")
     parser.add_argument("--reason", metavar="TEXT", help="why, for the record")
     parser.add_argument("--json", action="store_true", help="machine-readable output: the decision")

@@ -6,6 +6,8 @@ import argparse
 import json
 from pathlib import Path
 
+from pipeline.commands.arguments import folder
+
 TEXT = "compare two snapshots of traces, or export one as a data set"
 
 
@@ -13,11 +15,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """What the command line takes."""
     kinds = parser.add_subparsers(dest="what", required=True, metavar="WHAT")
     diff = kinds.add_parser("diff", help="which traces came, went and changed from one snapshot to another")
-    diff.add_argument("before", type=Path, help="a snapshot's folder")
-    diff.add_argument("after", type=Path, help="another one's")
+    diff.add_argument("before", type=folder, help="a snapshot's folder")
+    diff.add_argument("after", type=folder, help="another one's")
     diff.add_argument("--json", action="store_true", help="machine-readable output, with every id")
     export = kinds.add_parser("export", help="write a Hugging Face dataset folder with a card")
-    export.add_argument("snapshot", type=Path, help="a snapshot's folder")
+    export.add_argument("snapshot", type=folder, help="a snapshot's folder")
     export.add_argument("folder", type=Path, help="the folder to write; it must not exist")
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
+
+from pipeline.commands.arguments import folder
 
 TEXT = "say what is released, what was decided, how much of alpha is left, and what to do next"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What the command line takes."""
-    parser.add_argument("run", type=Path, help="a run folder")
+    parser.add_argument("run", type=folder, help="a run folder, or its address")
     parser.add_argument("--json", action="store_true", help="machine-readable output")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from pipeline.commands.arguments import folder
 from schemas.errors import DataError
 
 TEXT = "check every byte of a run against its manifests"
@@ -12,7 +13,7 @@ TEXT = "check every byte of a run against its manifests"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What the command line takes."""
-    parser.add_argument("run", type=Path, help="a run folder")
+    parser.add_argument("run", type=folder, help="a run folder, or its address")
     parser.add_argument(
         "--deep",
         action="store_true",

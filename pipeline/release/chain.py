@@ -13,6 +13,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from pipeline.locks import hold
+from pipeline.remote.attached import pulled, swap
 from schemas.canonical import canonical_json
 from schemas.decisions import Record
 from schemas.errors import DataError, LockedError
@@ -56,10 +57,12 @@ def append(path: Path, before: list[R], draft: R) -> R:
     """
     linked = draft.model_copy(update={"parent": before[-1].digest if before else ""})
     record = linked.model_copy(update={"digest": linked.own_digest()})
-    known = sum(len(line) + 1 for line in _lines(path))
+    known = b"".join(line + b"\n" for line in _lines(path))
+    line = canonical_json(record.model_dump(mode="json")).encode() + b"\n"
+    swap(path, known + line)
     with path.open("ab") as file:
-        file.truncate(known)  # half a line of a process that died
-        file.write(canonical_json(record.model_dump(mode="json")).encode() + b"\n")
+        file.truncate(len(known))  # half a line of a process that died
+        file.write(line)
         file.flush()
         os.fsync(file.fileno())
     folder = os.open(path.parent, os.O_RDONLY)
@@ -82,6 +85,7 @@ def held(path: Path) -> Iterator[None]:
     while True:
         try:
             with hold(path.with_name(f".{path.name}.lock"), str(path)):
+                pulled(path)
                 yield
                 return
         except LockedError:

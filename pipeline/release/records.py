@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from pipeline.remote.attached import swap
 from schemas.canonical import canonical_json
 from schemas.decisions import Decision
 from schemas.errors import DataError
@@ -64,9 +65,11 @@ def write(run: Path, before: list[Decision], **facts: Any) -> Decision:
     folder = run / FOLDER
     folder.mkdir(exist_ok=True)
     path = folder / name_of(decision.number)
+    data = (json.dumps(json.loads(canonical_json(decision.model_dump(mode="json"))), indent=1) + "\n").encode()
+    swap(path, data)
     temporary = folder / f".{path.name}.tmp"
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(json.dumps(json.loads(canonical_json(decision.model_dump(mode="json"))), indent=1) + "\n")
+    with temporary.open("wb") as file:
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
     try:

@@ -29,6 +29,7 @@ from stages.ingest.inputs import id_of
 from stages.ingest.ranges import TABLES, Made, Ranges, made_of, ranges_for
 from stages.ingest.records import Record
 from stages.ingest.rescore import Rescorer
+from stages.places import place_of
 
 NAME = "ingest"
 VERSION = 3
@@ -70,7 +71,7 @@ def open_snapshot(recipe: Recipe, root: Path) -> tuple[Path, Manifest]:
     Raises:
         RecipeError: when there is none.
     """
-    folder = root / str(recipe.traces.snapshot)
+    folder = place_of(root, str(recipe.traces.snapshot))
     try:
         manifest = Manifest.model_validate_json((folder / "manifest.json").read_bytes())
     except (OSError, ValueError) as error:
