@@ -41,6 +41,7 @@ def do(options: argparse.Namespace) -> int:
     from pipeline.ingesting import account_of, ingest, suggest_modules
     from pipeline.progress import Reporter
     from pipeline.recipes import load_execution, load_recipe
+    from pipeline.remote.attached import shown
 
     loaded, execution = load_recipe(options.recipe, options.set), load_execution(options.execution, options.exec)
     reporter = Reporter(execution.progress)
@@ -50,5 +51,6 @@ def do(options: argparse.Namespace) -> int:
         return 0
     found, made = ingest(loaded, execution, wanted, options.snapshots, reporter)
     print(account_of(found))
-    print(f"Snapshot: {found.path}" if made else f"Snapshot: {found.path}, which holds exactly these traces already")
+    place = shown(str(found.path))
+    print(f"Snapshot: {place}" if made else f"Snapshot: {place}, which holds exactly these traces already")
     return 0

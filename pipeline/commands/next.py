@@ -20,6 +20,7 @@ def do(options: argparse.Namespace) -> int:
     from pipeline.commands.running import after_jobs, closing
     from pipeline.next_iteration import run_next
     from pipeline.progress import Reporter
+    from pipeline.remote.attached import shown
     from pipeline.reporting.live import LiveReport
     from pipeline.run import open_run
 
@@ -28,7 +29,7 @@ def do(options: argparse.Namespace) -> int:
     with open_run(loaded, execution, folder, reporter) as runner, LiveReport(folder, reporter) as report:
         iteration = run_next(runner, after_jobs(runner, reporter))
         if iteration is None:
-            print(f"Everything in {folder} is up to date: the recipe has no further iteration.")
+            print(f"Everything in {shown(str(folder))} is up to date: the recipe has no further iteration.")
             return NOTHING_LEFT
         print(f"Iteration {iteration} is done.")
         closing(folder, report)

@@ -18,6 +18,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def do(options: argparse.Namespace) -> int:
     """`mmgrpo report RUN`."""
+    from pipeline.remote.attached import shown
     from pipeline.reporting.build import build_report
     from pipeline.reporting.working import at_work
     from schemas.errors import RecipeError
@@ -26,7 +27,7 @@ def do(options: argparse.Namespace) -> int:
         raise RecipeError("--port goes with --serve")
     if options.port is not None and not 0 <= options.port < 1 << 16:
         raise RecipeError(f"--port {options.port}: expected a number from 0 to 65535; 0 takes a free one")
-    print(f"Report: {build_report(options.run, at_work(options.run))}", flush=True)
+    print(shown(f"Report: {build_report(options.run, at_work(options.run))}"), flush=True)
     if not options.serve:
         return 0
     from pipeline.browsing.server import serve

@@ -20,6 +20,7 @@ def do(options: argparse.Namespace) -> int:
     from pipeline.commands.resolved import iterations_of, resolve
     from pipeline.commands.running import after_jobs, closing
     from pipeline.progress import Reporter
+    from pipeline.remote.attached import shown
     from pipeline.reporting.live import LiveReport
     from pipeline.run import open_run, run_all
 
@@ -30,6 +31,6 @@ def do(options: argparse.Namespace) -> int:
         if ended:
             reporter.note(f"The run ended early: {ended}")
         if runner.made == 0:
-            print(f"Everything in {folder} is up to date; nothing was run.")
+            print(f"Everything in {shown(str(folder))} is up to date; nothing was run.")
         closing(folder, report)
     return 0

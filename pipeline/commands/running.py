@@ -11,6 +11,7 @@ from pipeline.outcome import cost_line, score_line
 from pipeline.progress import Reporter
 from pipeline.release.gate import Gate
 from pipeline.release.words import line_of
+from pipeline.remote.attached import shown
 from pipeline.reporting.live import LiveReport
 from pipeline.run import Runner
 from stages.engines.adapters import SHARED_NAME
@@ -37,4 +38,4 @@ def closing(folder: Path, report: LiveReport) -> None:
     for name, adapter in newest_adapters(folder).items():
         print(f"Adapter: {adapter}" if name == SHARED_NAME else f"Adapter {name}: {adapter}")
     if page is not None:
-        print(f"Report: {page}")
+        print(f"Report: {shown(str(page))}")

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from pipeline.commands.arguments import folder
+from pipeline.remote.attached import shown
 from schemas.errors import DataError
 
 TEXT = "check every byte of a run against its manifests"
@@ -36,5 +37,5 @@ def do(options: argparse.Namespace) -> int:
     if found.problems:
         lines = "\n".join(f"  - {problem}" for problem in found.problems)
         raise DataError(f"{options.run} does not verify:\n{lines}")
-    print(f"{options.run}: {found.artifacts} artifacts, {found.files} files, all as their manifests say")
+    print(f"{shown(str(options.run))}: {found.artifacts} artifacts, {found.files} files, all as their manifests say")
     return 0

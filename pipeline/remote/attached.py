@@ -1,7 +1,7 @@
 """Which folders of this process are mirrors of addresses. Everything else is as it always was.
 
-A command's folder argument becomes a path of the mirror here (`attach`), which is brought up to date (`refresh`). Stores,
-locks and files that are written find the mirror of their path (`mirror_of`), and work with the address too.
+A command's folder argument becomes a path of the mirror here (`attach`), which is brought up to date (`refresh`).
+Stores, locks and files that are written find the mirror of their path (`mirror_of`), and work with the address too.
 """
 
 from __future__ import annotations

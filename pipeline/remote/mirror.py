@@ -13,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -37,6 +38,7 @@ class Mirror:
         self.artifacts = Artifacts(root, storage, self.guard)
         self._tags: dict[str, str] = {}
         self._leases: dict[Path, Lease] = {}
+        self._probed = False
 
     def __str__(self) -> str:
         return str(self.storage)
@@ -138,6 +140,7 @@ class Mirror:
         lease.take()
         self._leases[covers] = lease
         try:
+            self._probe(lease)
             if whole:
                 self.refresh(covers)
             yield
@@ -145,6 +148,16 @@ class Mirror:
             del self._leases[covers]
             with suppress(StageError):  # it runs out by itself
                 lease.release()
+
+    def _probe(self, lease: Lease) -> None:
+        """Once a process: say so where conditions on writes are not kept, since only the lease is left then."""
+        if not self._probed and not lease.enforced():
+            print(
+                f"mmgrpo: {self} writes over what is there although asked not to: the lease alone keeps two writers "
+                "apart there. See that clocks agree, and start no run twice.",
+                file=sys.stderr,
+            )
+        self._probed = True
 
     def guard(self, path: Path) -> None:
         """Go on only if the lease over a path, if one was taken, is still held.

@@ -49,6 +49,13 @@ class S3(Storage):
             raise
         return str(answer["ETag"]).strip('"')
 
+    def _delete(self, keys: tuple[str, ...]) -> None:
+        objects = [{"Key": self._object(key)["Key"]} for key in keys]
+        bucket = self._object(keys[0])["Bucket"]
+        answer = self.system.call_s3("delete_objects", Bucket=bucket, Delete={"Objects": objects, "Quiet": True})
+        if failed := answer.get("Errors"):
+            raise OSError(f"{failed[0].get('Key')}: {failed[0].get('Message')}")
+
     def _object(self, key: str) -> dict[str, str]:
         bucket, _, rest = self.path(key).partition("/")
         return {"Bucket": bucket, "Key": rest}

@@ -11,11 +11,15 @@ import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from schemas.addresses import without_secrets
 from schemas.errors import RecipeError, StageError
+
+AT_ONCE = 1000
+"""Objects that are deleted by one request, where a store can."""
 
 
 @dataclass(frozen=True)
@@ -127,8 +131,13 @@ class Storage:
 
     def delete(self, keys: Iterable[str]) -> None:
         """Take objects away; ones that are gone do not matter."""
+        for some in batched(keys, AT_ONCE):
+            with self.told(some[0], "cannot be deleted"):
+                self._delete(some)
+
+    def _delete(self, keys: tuple[str, ...]) -> None:
         for key in keys:
-            with self.told(key, "cannot be deleted"), suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):
                 self.system.rm_file(self.path(key))
 
     def _tag(self, key: str) -> str:
@@ -176,6 +185,13 @@ class Disk(Storage):
         draft = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
         draft.write_bytes(data)
         return draft
+
+
+def batched(keys: Iterable[str], size: int) -> Iterator[tuple[str, ...]]:
+    """Keys, some at a time."""
+    rest = iter(keys)
+    while some := tuple(islice(rest, size)):
+        yield some
 
 
 def open_storage(scheme: str, host: str) -> Storage:
