@@ -31,8 +31,10 @@ AT_ONCE = 8
 class Artifacts:
     """The artifacts of one bucket or host, by their folders in the mirror."""
 
-    def __init__(self, root: Path, storage: Storage, guard: Callable[[Path], None]) -> None:
-        self._root, self._storage, self._guard = root, storage, guard
+    def __init__(
+        self, root: Path, storage: Storage, guard: Callable[[Path], None], known: Callable[[Path], bool]
+    ) -> None:
+        self._root, self._storage, self._guard, self._known = root, storage, guard, known
         self._finished: dict[Path, str] = {}
         """Tag of the manifest, by folder."""
         self._files: dict[Path, set[str]] = {}
@@ -85,17 +87,24 @@ class Artifacts:
         self.learn(folder, self._storage.list(self._key(folder)))
 
     def _manifest(self, folder: Path) -> Manifest | None:
-        kept = self._root / MANIFESTS / self._key(folder) / self._finished[folder]
-        if not kept.exists():
+        if not self._kept(folder).exists():
             found = self._storage.read(self._key(folder, MANIFEST))
             if found is None:
                 del self._finished[folder]
                 return None
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            draft = kept.with_name(f".{kept.name}.{os.getpid()}")
-            draft.write_bytes(found[0])
-            draft.replace(kept)
-        return read_manifest(kept)
+            self._keep(folder, found[0])
+        return read_manifest(self._kept(folder))
+
+    def _kept(self, folder: Path) -> Path:
+        """Where a manifest lies that is known here: apart from the artifact, which is not here by that."""
+        return self._root / MANIFESTS / self._key(folder) / self._finished[folder]
+
+    def _keep(self, folder: Path, data: bytes) -> None:
+        kept = self._kept(folder)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        draft = kept.with_name(f".{kept.name}.{os.getpid()}")
+        draft.write_bytes(data)
+        draft.replace(kept)
 
     def bring_whole(self, folder: Path) -> None:
         """Bring an artifact, if it is there."""
@@ -125,9 +134,6 @@ class Artifacts:
                 shutil.rmtree(draft, ignore_errors=True)
         self._whole.add(folder)
 
-    def _kept(self, folder: Path) -> Path:
-        return self._root / MANIFESTS / self._key(folder) / self._finished[folder]
-
     def _bring_file(self, folder: Path, manifest: Manifest, name: str, target: Path) -> None:
         sha = manifest.files[name].sha256
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -150,7 +156,8 @@ class Artifacts:
             The artifact of another process, which was first; None where it is this one's.
         """
         self._guard(folder)
-        self.look(folder)
+        if not self._known(folder):
+            self.look(folder)
 
         def send(name: str) -> None:
             key = self._key(folder, manifest.files[name].sha256[:16], name)
@@ -162,11 +169,13 @@ class Artifacts:
         if folder not in self._finished:
             self._each(send, manifest.files)
             self._guard(folder)
-            tag = self._storage.create(self._key(folder, MANIFEST), (partial / MANIFEST).read_bytes())
+            data = (partial / MANIFEST).read_bytes()
+            tag = self._storage.create(self._key(folder, MANIFEST), data)
             if tag is None:
                 self.look(folder)
             else:
                 self._finished[folder] = tag
+                self._keep(folder, data)
         artifact = self.find(folder)
         if artifact is None:
             raise StageError(f"{self._storage}/{self._key(folder)}: somebody deletes what is written there. Run again")
@@ -196,7 +205,8 @@ class Artifacts:
             folder: of the artifact once it is finished.
             partial: the folder it is made in.
         """
-        self.look(folder)
+        if not self._known(folder):
+            self.look(folder)
         if folder in self._finished:
             return []
         begin, taken = self._key(folder) + "/", []

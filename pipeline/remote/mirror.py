@@ -35,7 +35,7 @@ class Mirror:
 
     def __init__(self, root: Path, storage: Storage) -> None:
         self.root, self.storage = root, storage
-        self.artifacts = Artifacts(root, storage, self.guard)
+        self.artifacts = Artifacts(root, storage, self.guard, self._known)
         self._tags: dict[str, str] = {}
         self._leases: dict[Path, Lease] = {}
         self._probed = False
@@ -167,6 +167,10 @@ class Mirror:
         """
         if (lease := self._lease_over(path)) is not None:
             lease.guard()
+
+    def _known(self, folder: Path) -> bool:
+        """Whether nobody else writes there since it was listed: it lies in a run whose lease is held."""
+        return folder not in self._leases and self._lease_over(folder) is not None
 
     def _lease_over(self, path: Path) -> Lease | None:
         return next((lease for folder, lease in self._leases.items() if path.absolute().is_relative_to(folder)), None)

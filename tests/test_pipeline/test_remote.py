@@ -1,0 +1,346 @@
+"""Artifacts and run files at an address: what another machine sees, whoever is killed or comes second."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.locks import hold
+from pipeline.metering import Meter
+from pipeline.remote.artifacts import Artifacts
+from pipeline.remote.attached import mirror_of
+from pipeline.remote.lease import VARIABLE, Lease
+from pipeline.remote.storage import Storage
+from pipeline.runfile import RunFile, read_run, write_run
+from pipeline.store import Store, check_files
+from schemas.errors import DataError, LockedError, StageError
+from schemas.telemetry import read_attempts
+from tests.test_e2e.kit import ROOT
+from tests.test_pipeline.remote_kit import KEY, QUIET, Machine, S3Server, fill, finish, found, make, use
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    started = S3Server()
+    yield started
+    started.close()
+
+
+@pytest.fixture(params=["s3", "memory", "file"])
+def address(request: pytest.FixtureRequest, server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A fresh folder of each kind of storage."""
+    if request.param == "s3":
+        use(monkeypatch, server)
+        return f"{server.bucket(f'b-{uuid.uuid4().hex}')}/runs/a"
+    there = f"{tmp_path}/there" if request.param == "file" else uuid.uuid4().hex
+    return f"{request.param}://{there}/runs/a"
+
+
+@pytest.fixture
+def on_s3(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    use(monkeypatch, server)
+    return f"{server.bucket(f'b-{uuid.uuid4().hex}')}/runs/a"
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Machine:
+    return Machine(tmp_path / "here")
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Machine:
+    return Machine(tmp_path / "elsewhere")
+
+
+def test_another_machine_sees_an_artifact_once_its_manifest_is_there(
+    address: str, here: Machine, elsewhere: Machine
+) -> None:
+    with here.on(address) as folder, Store(folder / "artifacts").begin("group", KEY, QUIET) as out:
+        fill(out, "here")
+        with elsewhere.on(address) as mirror:
+            assert found(mirror) is None
+            assert Store(mirror / "artifacts").all() == []
+        finish(out, "here")
+    with elsewhere.on(address) as mirror:
+        artifact = found(mirror)
+        assert artifact is not None
+        assert not artifact.folder.exists()  # its bytes come once they are asked for
+        assert artifact.file("parts/b.json").read_text() == "parts/b.json of here"
+        assert check_files(artifact.path, artifact.manifest) == []
+        assert Store(mirror / "artifacts").all() == [("group", artifact.folder)]
+
+
+def test_a_process_that_was_killed_before_the_manifest_left_nothing_finished(
+    address: str, here: Machine, elsewhere: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch, here.on(address) as folder:
+        patch.setattr(Storage, "create", _killed_at("manifest.json", Storage.create))
+        with pytest.raises(KeyboardInterrupt):
+            make(folder, "here")
+    with elsewhere.on(address) as mirror:
+        assert found(mirror) is None
+    with here.on(address) as folder:
+        assert found(folder) is None
+        with Store(folder / "artifacts").begin("group", KEY, QUIET) as out:
+            taken = out.taken_up()
+            assert taken is not None
+            assert taken.manifest.metrics == {"mark": "here"}
+    with elsewhere.on(address) as mirror:
+        assert Store(mirror / "artifacts").open("group", KEY).manifest.metrics == {"mark": "here"}
+
+
+def test_a_process_that_was_killed_after_the_manifest_left_it_finished(
+    address: str, here: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch, here.on(address) as folder:
+        patch.setattr(Artifacts, "publish", _killed_behind(Artifacts.publish))
+        with pytest.raises(KeyboardInterrupt):
+            make(folder, "here")
+    with here.on(address) as folder:
+        artifact = found(folder)
+        assert artifact is not None
+        assert check_files(artifact.path, artifact.manifest) == []
+        assert make(folder, "again").manifest.metrics == {"mark": "here"}
+
+
+def _killed_at(name: str, real: Callable[..., str | None]) -> Callable[..., str | None]:
+    def create(self: Storage, key: str, data: bytes) -> str | None:
+        if key.endswith(name):
+            raise KeyboardInterrupt
+        return real(self, key, data)
+
+    return create
+
+
+def _killed_behind(real: Callable[..., object]) -> Callable[..., None]:
+    def publish(*arguments: object) -> None:
+        real(*arguments)
+        raise KeyboardInterrupt
+
+    return publish
+
+
+def test_another_machine_goes_on_from_the_shards_and_keeps_the_time_they_took(
+    address: str, here: Machine, elsewhere: Machine
+) -> None:
+    with here.on(address) as folder, Store(folder / "artifacts").begin("group", KEY, QUIET, Meter(lambda: 0)) as out:
+        fill(out, "here", ("parts/a.json",))
+    with elsewhere.on(address) as mirror:
+        with Store(mirror / "artifacts").begin("group", KEY, QUIET, Meter(lambda: 0)) as out:
+            assert {name for name in out.committed() if name.startswith("parts/")} == {"parts/a.json"}
+            fill(out, "elsewhere")
+            artifact = finish(out, "elsewhere")
+        assert artifact.file("parts/a.json").read_text() == "parts/a.json of here"
+        assert artifact.file("parts/b.json").read_text() == "parts/b.json of elsewhere"
+        assert len(read_attempts(artifact.path)) == 2
+
+
+def test_of_two_writers_of_one_artifact_the_second_takes_up_what_the_first_made(
+    address: str, here: Machine, elsewhere: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Lease, "take", lambda lease: None)  # as if one had slept through the end of its lease
+    monkeypatch.setattr(Lease, "guard", lambda lease: None)
+    monkeypatch.setattr(Lease, "enforced", lambda lease: True)
+    monkeypatch.setattr(Lease, "release", lambda lease: None)
+    with here.on(address) as folder, Store(folder / "artifacts").begin("group", KEY, QUIET) as out:
+        with elsewhere.on(address) as mirror:
+            make(mirror, "elsewhere")
+        fill(out, "here")
+        late = finish(out, "here")
+        assert late.manifest.metrics == {"mark": "elsewhere"}
+        assert check_files(late.path, late.manifest) == []
+    with Machine(here.cache / "third").on(address) as mirror:
+        artifact = found(mirror)
+        assert artifact is not None
+        assert artifact.manifest.metrics == {"mark": "elsewhere"}
+        assert check_files(artifact.path, artifact.manifest) == []
+
+
+def test_many_processes_that_publish_at_once_leave_one_whole_artifact(on_s3: str, tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom tests.test_pipeline import remote_kit as kit\n"
+        "from pipeline.remote.lease import Lease\n"
+        "Lease.take = Lease.guard = Lease.release = lambda self: None\nLease.enforced = lambda self: True\n"
+        "with kit.Machine(Path(sys.argv[1])).on(sys.argv[2]) as folder:\n"
+        "  with kit.Store(folder / 'artifacts').begin('group', kit.KEY, kit.QUIET) as out:\n"
+        "    kit.fill(out, sys.argv[3]); print('filled', flush=True); sys.stdin.readline()\n"
+        "    print(kit.finish(out, sys.argv[3]).manifest.metrics['mark'])\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path / mark), on_s3, mark],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for mark in ("x", "y")
+    ]
+    assert [writer.stdout.readline() for writer in writers if writer.stdout] == ["filled\n"] * 2
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+    said = [writer.communicate(timeout=120)[0].strip() for writer in writers]
+    assert len(set(said)) == 1
+    with Machine(tmp_path / "reader").on(on_s3) as mirror:
+        artifact = found(mirror)
+        assert artifact is not None
+        assert artifact.manifest.metrics == {"mark": said[0]}
+        assert check_files(artifact.path, artifact.manifest) == []
+
+
+def test_one_process_at_a_time_holds_a_run(address: str, here: Machine, elsewhere: Machine) -> None:
+    with here.on(address) as folder, hold(folder / ".lock", "the run"), elsewhere.on(address) as mirror:
+        _refused(mirror)
+    with elsewhere.on(address) as mirror, hold(mirror / ".lock", "the run"):
+        pass  # released, it is free at once
+
+
+def _refused(mirror: Path) -> None:
+    with pytest.raises(LockedError, match=rf"the run is in use .*pid {os.getpid()}"), hold(mirror / ".lock", "the run"):
+        pass
+
+
+def test_a_lease_that_ran_out_is_taken_over_and_its_holder_stops_before_it_commits(
+    address: str, here: Machine, elsewhere: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "0.4")
+    monkeypatch.setattr(Lease, "_renew_on", lambda lease: None)  # it sleeps
+    with here.on(address) as folder, hold(folder / ".lock", "the run"):
+        with Store(folder / "artifacts").begin("group", KEY, QUIET) as out:
+            fill(out, "here", ("parts/a.json",))
+            time.sleep(0.5)
+            with elsewhere.on(address) as mirror, hold(mirror / ".lock", "the run"):
+                for late in (fill, finish):
+                    with pytest.raises(LockedError, match="the lease was lost, pid"):
+                        late(out, "here")
+        with pytest.raises(LockedError, match="the lease was lost"):
+            write_run(folder, RunFile(name="a", recipe={}))
+    with elsewhere.on(address) as mirror:
+        assert found(mirror) is None
+        assert not (mirror / "run.json").exists()
+
+
+def test_a_lease_that_is_renewed_does_not_run_out(
+    on_s3: str, here: Machine, elsewhere: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "1.5")
+    with here.on(on_s3) as folder, hold(folder / ".lock", "the run"):
+        time.sleep(2.5)
+        with elsewhere.on(on_s3) as mirror:
+            _refused(mirror)
+        make(folder, "here")
+
+
+def test_a_run_file_that_another_process_wrote_meanwhile_is_not_overwritten(
+    address: str, here: Machine, elsewhere: Machine
+) -> None:
+    with here.on(address) as folder:
+        write_run(folder, RunFile(name="a", recipe={}))
+        with elsewhere.on(address) as mirror:
+            write_run(mirror, RunFile(name="a", recipe={"by": "elsewhere"}))
+        with pytest.raises(LockedError, match=r"runs/a/run\.json: another process wrote it"):
+            write_run(folder, RunFile(name="a", recipe={"by": "here"}))
+    with here.on(address) as folder:
+        assert read_run(folder).recipe == {"by": "elsewhere"}
+
+
+def test_a_file_that_is_gone_there_or_was_only_written_here_is_gone_here(
+    address: str, here: Machine, elsewhere: Machine
+) -> None:
+    with here.on(address) as folder:
+        write_run(folder, RunFile(name="a", recipe={}))
+        (folder / "decisions").mkdir()
+        (folder / "decisions" / "0001.json").write_text("written, and killed before it was there too")
+    with here.on(address) as folder:
+        assert not (folder / "decisions" / "0001.json").exists()
+        mirror = mirror_of(folder)
+        assert mirror is not None
+        mirror.storage.delete([mirror.key(folder / "run.json")])
+    with here.on(address) as folder:
+        assert not (folder / "run.json").exists()
+
+
+def test_an_object_whose_bytes_changed_is_refused_and_nothing_of_it_is_kept(
+    address: str, here: Machine, elsewhere: Machine
+) -> None:
+    with here.on(address) as folder:
+        entry = make(folder, "here").manifest.files["parts/a.json"]
+        mirror = mirror_of(folder)
+        assert mirror is not None
+        key = f"{mirror.key(folder)}/artifacts/group/{KEY[:16]}/{entry.sha256[:16]}/parts/a.json"
+        mirror.storage.put(key, b"parts/a.json of here?")
+    with elsewhere.on(address) as there:
+        artifact = found(there)
+        assert artifact is not None
+        with pytest.raises(DataError, match=r"parts/a\.json: its bytes are not those that the manifest lists"):
+            artifact.file("parts/b.json")
+        assert not artifact.folder.exists()
+
+
+def test_a_run_folder_that_was_copied_there_as_it_is_can_be_read(tmp_path: Path, elsewhere: Machine) -> None:
+    make(tmp_path / "run", "copied")
+    with elsewhere.on(f"file://{tmp_path}/run") as mirror:
+        artifact = found(mirror)
+        assert artifact is not None
+        assert check_files(artifact.path, artifact.manifest) == []
+
+
+def test_storage_that_answers_after_some_errors_is_waited_for(on_s3: str, server: S3Server, here: Machine) -> None:
+    with here.on(on_s3) as folder:
+        server.ask("/fail/2")
+        make(folder, "here")
+        assert found(folder) is not None
+
+
+def test_storage_that_fails_is_told_and_leaves_nothing_half_made(
+    on_s3: str, server: S3Server, here: Machine, elsewhere: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
+    try:
+        with here.on(on_s3) as folder, Store(folder / "artifacts").begin("group", KEY, QUIET) as out:
+            fill(out, "here")
+            server.ask("/fail/1000")
+            with pytest.raises(StageError, match=r"s3://b-.*/runs/a.* cannot be .*What was committed is kept") as error:
+                finish(out, "here")
+            server.ask("/fail/0")
+        assert "s3cr3t" not in str(error.value)
+    finally:
+        server.ask("/fail/0")
+    with elsewhere.on(on_s3) as mirror:
+        assert found(mirror) is None
+    with here.on(on_s3) as folder, Store(folder / "artifacts").begin("group", KEY, QUIET) as out:
+        assert out.taken_up() is not None
+
+
+def test_a_store_that_forgets_conditions_is_told(
+    on_s3: str, server: S3Server, here: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with here.on(on_s3) as folder, hold(folder / ".lock", "the run"):
+        pass
+    assert capsys.readouterr().err == ""
+    server.ask("/ignore/1")
+    try:
+        with here.on(on_s3) as folder, hold(folder / ".lock", "the run"):
+            pass
+    finally:
+        server.ask("/ignore/0")
+    assert "the lease alone keeps two writers apart" in capsys.readouterr().err
+
+
+def test_an_artifact_costs_a_request_a_file_and_a_few_more(on_s3: str, server: S3Server, here: Machine) -> None:
+    with here.on(on_s3) as folder, hold(folder / ".lock", "the run"):
+        before = sum(server.ask("/count").values())
+        make(folder, "here")
+        spent = sum(server.ask("/count").values()) - before
+    assert spent == 2 + 1  # files and manifest; a run that is held is known
