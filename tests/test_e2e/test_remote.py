@@ -1,0 +1,117 @@
+"""A whole run at an S3 address: made on one machine, gone on with on another, read by every command."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.remote.lease import VARIABLE
+from tests.test_e2e.kit import ROOT, TINY, mmgrpo
+from tests.test_pipeline.remote_kit import S3Server, use
+
+SMALL = ("--set", "run.iterations=1", "--set", "rollout.examples=2", "--set", "rollout.rollouts=3")
+QUICK = ("--exec", "progress=off", *SMALL, "--set", "evaluate.samples=1", "--set", "evaluate.drift=false")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    started = S3Server()
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def address(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    use(monkeypatch, server)
+    return f"{server.bucket(f'b-{uuid.uuid4().hex}')}/runs/tiny"
+
+
+def on(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    """From here on a machine with this cache."""
+    monkeypatch.setenv("MMGRPO_CACHE", str(cache))
+
+
+def test_a_run_is_the_same_from_every_machine(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on(monkeypatch, tmp_path / "here")
+    assert mmgrpo("run", TINY, "--run-dir", address, *QUICK) == 0
+    assert f"Report: {address}/report.html" in capsys.readouterr().out
+    on(monkeypatch, tmp_path / "elsewhere")
+    assert mmgrpo("status", address) == 0
+    assert "1 iteration(s)" in capsys.readouterr().out
+    assert not list((tmp_path / "elsewhere").rglob("*.parquet"))  # what nobody asked for stays there
+    assert mmgrpo("next", TINY, "--run-dir", address, *QUICK) == 10
+    assert f"Everything in {address} is up to date" in capsys.readouterr().out
+    assert mmgrpo("verify", address) == 0
+    assert f"{address}: " in capsys.readouterr().out
+    for command in ("costs", "lineage", "report"):
+        assert mmgrpo(command, address) == 0
+    assert mmgrpo("diff", address, address) == 0
+    assert mmgrpo("release", address, "--policy", "newest", "--force", "--reason", "for the test") == 0
+    on(monkeypatch, tmp_path / "third")
+    assert mmgrpo("export", "adapter", address, tmp_path / "adapter") == 0
+    assert mmgrpo("export", "groups", address, tmp_path / "groups.parquet") == 0
+    assert mmgrpo("verify", address, "--deep") == 0
+    kept = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert b"s3cr3t-k3y" not in kept
+
+
+def test_two_processes_on_one_run_and_one_that_is_killed(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MMGRPO_CACHE": str(tmp_path / "here"), VARIABLE: "4"}
+    command = [sys.executable, "-m", "pipeline.cli", "run", str(TINY), "--run-dir", address, *QUICK]
+    with subprocess.Popen(command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE) as writer:
+        partial = tmp_path / "here" / "mirrors"
+        while not list(partial.rglob("*/evaluate/.*.partial/scores/*")):
+            assert writer.poll() is None, writer.stderr.read().decode() if writer.stderr else ""
+            time.sleep(0.05)
+        on(monkeypatch, tmp_path / "elsewhere")
+        assert mmgrpo("run", TINY, "--run-dir", address, *QUICK) == 75
+        assert f"pid {writer.pid} on " in capsys.readouterr().err
+        writer.send_signal(signal.SIGKILL)
+    time.sleep(4.5)
+    assert mmgrpo("run", TINY, "--run-dir", address, *QUICK) == 0
+    assert mmgrpo("verify", address) == 0
+    # What the killed process was at was gone on with: its attempt counts as one of two.
+    attempts = [path.name for path in (tmp_path / "elsewhere").rglob("evaluate/*/telemetry/attempts/*.json")]
+    assert sorted(set(attempts)) == ["0000.json", "0001.json"]
+
+
+@pytest.mark.parametrize("secret", ["s3://ada:pa55-W0RD@b/runs", "s3://b/runs?X-Amz-Signature=pa55-W0RD"])
+def test_an_address_with_a_secret_in_it_is_refused_and_not_repeated(
+    secret: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        mmgrpo("verify", secret)
+    assert ended.value.code == 2
+    said = capsys.readouterr()
+    assert "put credentials into the environment" in said.err
+    assert "pa55" not in said.out + said.err
+
+
+@pytest.mark.parametrize("command", [("study", "s.toml", "--study-dir"), ("forget", "--trace", "t", "--runs")])
+def test_an_address_where_a_path_of_this_machine_is_meant_is_refused(
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert mmgrpo(*command, "s3://b/runs") == 2
+    assert "a path of this machine there, and no address" in capsys.readouterr().err
+
+
+def test_a_bucket_that_is_not_there_is_told(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on(monkeypatch, tmp_path)
+    assert mmgrpo("status", "s3://no-such-bucket/runs/a") == 4
+    assert "s3://no-such-bucket/runs/a cannot be listed" in capsys.readouterr().err
+    assert mmgrpo("status", f"{address}-other") == 3
+    assert f"{address}-other/run.json: no such file" in capsys.readouterr().err
