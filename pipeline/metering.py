@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 
+from pipeline.launching.settings import visible_gpus
 from schemas.execution import Execution
 from schemas.telemetry import Attempt
 
@@ -63,7 +64,7 @@ class Meter:
     Args:
         gpus: tells how many the work holds; asked when the meter is read, since to ask may take a library that only
             the work itself should load.
-        processes: that share the work, this one included.
+        processes: that share the work and were not started by this one, itself included.
     """
 
     gpus: Callable[[], int]
@@ -90,12 +91,16 @@ class Meter:
 
 def meter_of(stage: str, execution: Execution) -> Meter:
     """A meter for a stage, begun now."""
-    return Meter(lambda: gpus_of(stage, execution), _processes() if stage == "train" else 1)
+    shared = max(_processes(), execution.train.nodes) if stage == "train" else 1
+    return Meter(lambda: gpus_of(stage, execution), shared)
 
 
 def gpus_of(stage: str, execution: Execution) -> int:
     """GPUs of this machine that a stage holds while it runs. A user's own program may hold more."""
     elsewhere = execution.engine == "server" and stage not in SCORING
+    if stage == "train" and execution.train.several:  # in processes that it starts: this one may not have torch
+        size = execution.train.processes * execution.train.nodes
+        return size if execution.device != "cpu" and visible_gpus() else 0
     if stage in WITHOUT_MODEL or elsewhere or "torch" not in sys.modules:  # nothing of ours uses one without torch
         return 0
     from stages.engines.factory import device_of

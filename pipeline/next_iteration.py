@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pipeline.jobs import Job, key_of
+from pipeline.launching.settings import refuse_nodes
 from pipeline.run import Runner
 from pipeline.walk import identify, walk
 from stages.contract import Artifact
@@ -19,6 +20,7 @@ def run_next(runner: Runner, after: Callable[[Job], str | None]) -> int | None:
     Returns:
         Which iteration it was; None when none is left.
     """
+    refuse_nodes(runner.execution, "mmgrpo next")
     setup = identify(runner.recipe, runner.loaded.root, runner.execution.cache)
     jobs = walk(runner.recipe, setup, runner.recipe.run.iterations)
     target: int | None = None

@@ -60,7 +60,9 @@ def load_execution(path: Path | None, settings: list[str]) -> Execution:
     for name in execution.report_to:
         _check_installed(name)
     cache = execution.cache and str(Path(execution.cache).absolute())  # a program may change the working folder
-    return execution.model_copy(update={"cache": cache})
+    config = execution.train.config and str(Path(execution.train.config).absolute())
+    train = execution.train.model_copy(update={"config": config})
+    return execution.model_copy(update={"cache": cache, "train": train})
 
 
 def _check_installed(tracker: str) -> None:

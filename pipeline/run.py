@@ -14,6 +14,8 @@ from typing import Any
 from pipeline import runfile
 from pipeline.choices import chosen, load_state
 from pipeline.jobs import Job, key_of
+from pipeline.launching.making import run_here, threaded
+from pipeline.launching.settings import check_launch, refuse_nodes
 from pipeline.locks import hold
 from pipeline.metering import meter_of
 from pipeline.progress import Reporter
@@ -108,7 +110,7 @@ class Runner:
             with self.store.begin(job.stage.NAME, key, self.reporter, meter) as out:
                 artifact = self.store.find(job.stage.NAME, key) or out.taken_up()
                 if artifact is None:
-                    metrics = job.stage.run(inputs, self.recipe, self.execution, out)
+                    metrics = run_here(job.stage, key, inputs, self.recipe, self.execution, out=out)
                     artifact = out.finish(
                         stage=job.stage.NAME,
                         version=job.stage.VERSION,
@@ -120,7 +122,7 @@ class Runner:
                             time.monotonic() - clock,
                             self.store.place(self.folder),
                             root=self.loaded.root,
-                            execution=self.execution,
+                            execution=threaded(self.execution) if job.stage.NAME == "train" else self.execution,
                         ),
                     )
         finally:
@@ -156,6 +158,7 @@ def run_all(runner: Runner, iterations: int, after: Callable[[Job], str | None])
         iterations: how many.
         after: called behind each job; the run ends there when it says why.
     """
+    refuse_nodes(runner.execution, "mmgrpo run")
     setup = identify(runner.recipe, runner.loaded.root, runner.execution.cache)
     jobs = walk(runner.recipe, setup, iterations)
     artifact: Artifact | None = None
@@ -225,8 +228,10 @@ def open_run(loaded: LoadedRecipe, execution: Execution, folder: Path, reporter:
 
     Raises:
         LockedError: when another process works on this run.
+        RecipeError: when the train stage could not be launched as the execution settings say.
         StageError: when the folder cannot be written or the disk is full.
     """
+    check_launch(execution, loaded.recipe)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with hold(folder / ".lock", f"run folder {folder}"):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from schemas.sections import VariableName
 
@@ -70,6 +70,45 @@ class ServerSection(BaseModel):
         return tuple(url.rstrip("/") for url in urls)
 
 
+class LaunchSection(BaseModel):
+    """As how many processes the train stage runs. It starts them itself, by torchrun, and they end with it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    processes: Positive = 1
+    """Processes on this node: one a GPU, or gloo on CPUs. `threads` are those of each; default: the node's cores,
+    divided."""
+    nodes: Positive = 1
+    """Nodes that take part. Each runs `mmgrpo stage train` itself, on one shared run folder."""
+    node_rank: int | None = Field(default=None, ge=0)
+    """Which of them this is; the first, 0, writes. Default: what SLURM_NODEID, JOB_COMPLETION_INDEX (Kubernetes) or
+    NODE_RANK says."""
+    rendezvous: str | None = None
+    """`HOST:PORT` of the first node, where the others find it. Default: MASTER_ADDR and MASTER_PORT."""
+    config: str | None = None
+    """A file of `accelerate config` that shards the base over the processes by FSDP. What else it says of the launch
+    must agree with the settings here."""
+
+    @field_validator("rendezvous")
+    @classmethod
+    def _address(cls, value: str | None) -> str | None:
+        host, _, port = (value or "").rpartition(":")
+        if value is not None and not (host and port.isdecimal() and 0 < int(port) < 65536):
+            raise ValueError("expected HOST:PORT of the first node, for example node1:29500")
+        return value
+
+    @model_validator(mode="after")
+    def _one_of_the_nodes(self) -> LaunchSection:
+        if self.node_rank is not None and self.node_rank >= self.nodes:
+            raise ValueError(f"node_rank = {self.node_rank}, but the nodes are 0 to {self.nodes - 1}: see nodes")
+        return self
+
+    @property
+    def several(self) -> bool:
+        """Whether there is anything to start."""
+        return self.processes * self.nodes > 1
+
+
 class Execution(BaseModel):
     """Settings of the machine at hand. Given on the command line or in a TOML file, never in a recipe."""
 
@@ -92,6 +131,8 @@ class Execution(BaseModel):
     """Budget of key-value tokens of one sampling batch."""
     train_tokens: Positive = 4096
     """Budget of computed tokens of one training micro-batch."""
+    train: LaunchSection = LaunchSection()
+    """As how many processes the train stage runs."""
     group_rows: Positive = 500_000
     """Invocations that the group stage may hold at once; a larger table is worked by ranges of example_id."""
     ingest_workers: Positive | None = None

@@ -15,7 +15,7 @@ import polars as pl
 from pipeline.audit.check import Check, Run, each
 from pipeline.audit.recorded import CannotRedoError, Recorded
 from pipeline.audit.tables import read, rows_differ, values_differ
-from pipeline.follow import KeepsNothing
+from pipeline.launching.nothing import KeepsNothing
 from pipeline.store import MANIFEST
 from schemas.errors import MmgrpoError
 from schemas.execution import Execution

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from pipeline.graph import Graph
+from pipeline.launching.making import run_here
 from pipeline.provenance import provenance
 from pipeline.store import Reporter, Store
 from pipeline.tombstones import tombstone_of
@@ -48,7 +49,7 @@ class Recorded:
             made = Store(folder).find(was.stage, was.key) or out.taken_up()
             if made is not None:
                 return made
-            metrics = self.stage.run(self.inputs, self.recipe, execution, out)
+            metrics = run_here(self.stage, was.key, self.inputs, self.recipe, execution, out=out)
             return out.finish(
                 stage=was.stage,
                 version=was.stage_version,

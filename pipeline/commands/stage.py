@@ -20,9 +20,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def do(options: argparse.Namespace) -> int:
     """`mmgrpo stage NAME RECIPE --iteration I`."""
     from pipeline.commands.resolved import resolve
-    from pipeline.follow import follow_stage
+    from pipeline.follow import follow_node, follow_stage
     from pipeline.jobs import Job
     from pipeline.launch import follows
+    from pipeline.launching.settings import check_launch, launch_of
     from pipeline.progress import Reporter
     from pipeline.release.gate import Gate
     from pipeline.release.words import line_of
@@ -33,6 +34,12 @@ def do(options: argparse.Namespace) -> int:
     loaded, execution, folder = resolve(options)
     if follows():
         follow_stage(loaded, execution, folder, options.name, options.iteration)
+        return 0
+    check_launch(execution, loaded.recipe)
+    launch = launch_of(execution) if options.name == "train" else None
+    if launch is not None and not launch.first:
+        if not follow_node(loaded, execution, folder, launch, options.iteration):
+            print(f"train of iteration {options.iteration} is up to date; this node was not needed.")
         return 0
     with open_run(loaded, execution, folder, Reporter(execution.progress)) as runner:
         setup, gate = identify(loaded.recipe, loaded.root, execution.cache), Gate(runner)

@@ -16,6 +16,7 @@ from typing import Any
 from pipeline import runfile
 from pipeline.files import replace_file
 from pipeline.graph import Graph, open_graph
+from pipeline.launching.settings import refuse_nodes
 from pipeline.locks import hold
 from pipeline.progress import Reporter
 from pipeline.reproducing.compare import DIFFERS, IDENTICAL, TOLERANCES, WITHIN, Compared, Tolerance, compare
@@ -66,6 +67,7 @@ def reproduce(asked: Asked, execution: Execution, reporter: Reporter) -> Reprodu
         RecipeError: when the folder holds something else, the program's code has changed, or another release made it.
         DataError: when the run is damaged.
     """
+    refuse_nodes(execution, "mmgrpo reproduce")
     run, store = runfile.read_run(asked.run), Store(asked.run / "artifacts")
     todo = wanted(run, store, asked.iterations or range(len(run.iterations)), evaluate=asked.evaluate)
     if not todo:

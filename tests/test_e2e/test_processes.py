@@ -1,4 +1,4 @@
-"""The train stage as several processes, started by `torchrun` or `accelerate launch`, equals one process."""
+"""The train stage as several processes, started by itself, `torchrun` or `accelerate launch`, equals one process."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from safetensors.torch import load_file
 
 from pipeline.recipes import load_recipe
 from schemas.errors import RecipeError
+from schemas.telemetry import read_attempts
 from stages.engines.models import load_model, resolve_base
 from stages.training import adapter
 from stages.training.sharding import shard
 from stages.training.world import joined
 from tests.test_e2e.kit import ROOT, TINY, artifact, mmgrpo
 
+ITSELF = ["-m", "pipeline.cli"]
 TORCHRUN = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29617", "-m", "pipeline.cli"]
 ACCELERATE = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--main_process_port", "29618"]
 SEVERAL_STEPS = ["--set", "train.epochs=2", "--set", "train.examples_per_step=1", "--exec", "train_tokens=40"]
@@ -54,10 +56,16 @@ def trained(folder: Path) -> tuple[pl.DataFrame, dict[str, torch.Tensor]]:
 
 
 @pytest.mark.parametrize(
-    ("dropout", "settings"), [(0.0, {}), pytest.param(0.2, {}, marks=pytest.mark.slow), (0.0, FSDP)]
+    ("launcher", "dropout", "settings"),
+    [
+        (ITSELF, 0.0, {}),
+        pytest.param(TORCHRUN, 0.0, {}, marks=pytest.mark.slow),
+        pytest.param(TORCHRUN, 0.2, {}, marks=pytest.mark.slow),
+        (TORCHRUN, 0.0, FSDP),
+    ],
 )
 def test_two_processes_take_the_steps_of_one(
-    grouped: Path, tmp_path: Path, dropout: float, settings: dict[str, str]
+    grouped: Path, tmp_path: Path, launcher: list[str], dropout: float, settings: dict[str, str]
 ) -> None:
     options = [*SEVERAL_STEPS, "--set", f"adapter.dropout={dropout}", "--set", "train.beta=0.1"]
     shutil.copytree(grouped, tmp_path / "one")
@@ -66,7 +74,8 @@ def test_two_processes_take_the_steps_of_one(
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     stage = ["stage", "train", *common]
     assert mmgrpo(*stage, tmp_path / "one") == 0
-    done = launch(TORCHRUN, *stage, tmp_path / "two", **settings)
+    own = ["--exec", "train.processes=2"] if launcher is ITSELF else []
+    done = launch(launcher, *stage, tmp_path / "two", *own, **settings)
     assert done.returncode == 0, done.stderr[-3000:]
     (one, weights), (two, others) = (trained(tmp_path / name) for name in ("one", "two"))
     assert one.height > 2
@@ -78,7 +87,11 @@ def test_two_processes_take_the_steps_of_one(
     rate = float(one["learning_rate"][0])
     assert max(float((weights[name] - others[name]).abs().max()) for name in weights) < 1e-3 * rate
     assert mmgrpo("verify", tmp_path / "two") == 0
-    path = artifact(tmp_path / "two", "train", 0).manifest.metrics["path"]
+    made = artifact(tmp_path / "two", "train", 0)
+    # Who starts them counts them; of processes that a launcher started, each knows its own time alone.
+    (attempt,) = read_attempts(made.path)
+    assert (attempt.core_seconds is None) == (launcher is TORCHRUN)
+    path = made.manifest.metrics["path"]
     assert ("sharded over 2 processes" in path) == bool(settings), path
 
 
