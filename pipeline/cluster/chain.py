@@ -43,6 +43,18 @@ class Chain:
         line += [part for setting in self.settings for part in ("--set", setting)]
         return line + (["--execution", self.cluster.execution] if self.cluster.execution else [])
 
+    def stage(self, name: str) -> list[str]:
+        """The command line of a stage, but for its iteration."""
+        return [*self.arguments("stage", name), *self.processes(name)]
+
+    def processes(self, stage: str) -> list[str]:
+        """Settings of a job that trains: a process for each GPU of each node. Empty where it is one process."""
+        needs = self.cluster.resources(stage)
+        if stage not in {"train", "next"}:
+            return []
+        told = {"processes": needs["gpus"], "nodes": needs["nodes"]}
+        return [part for name, count in told.items() if count > 1 for part in ("--exec", f"train.{name}={count}")]
+
 
 def beside(line: str) -> str:
     """Shell lines that run a command beside the shell, tell it of SIGTERM, and leave its exit code in `code`.

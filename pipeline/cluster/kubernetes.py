@@ -11,12 +11,15 @@ from pipeline.cluster.chain import Chain, beside
 from schemas.errors import RecipeError
 
 GRACE_S = 120
+SERVICE = "train-service.json"
 HOPELESS = [2, 3]
 """Exit codes that another try does not mend: recipe or usage, data."""
 
 
 def kubernetes_files(chain: Chain, iteration: int) -> dict[str, str]:
     """Contents by file name: NN-STAGE.json for each stage of the iteration, run.sh, cronjob.json.
+
+    Where the train stage has several nodes its Job has a pod for each, and a Service by which they find the first.
 
     Raises:
         RecipeError: when no image is named, or a secret is not SECRET/KEY.
@@ -27,25 +30,44 @@ def kubernetes_files(chain: Chain, iteration: int) -> dict[str, str]:
         f"{place:02d}-{stage}.json": _job(chain, stage, iteration)
         for place, stage in enumerate(chain.stages(iteration))
     }
-    files = {name: _text(job) for name, job in jobs.items()}
     names = [(file, job["metadata"]["name"]) for file, job in jobs.items()]
+    if chain.cluster.resources("train")["nodes"] > 1:
+        jobs |= {SERVICE: _service(chain, next(name for file, name in names if file.endswith("-train.json")))}
+    files = {name: _text(job) for name, job in jobs.items()}
     return files | {"run.sh": _run(chain, names), "cronjob.json": _text(_cron(chain))}
 
 
 def _job(chain: Chain, stage: str, iteration: int) -> dict[str, Any]:
-    command = [*chain.arguments("stage", stage), "--iteration", str(iteration)]
+    command = [*chain.stage(stage), "--iteration", str(iteration)]
     name = _name(chain.recipe.name, str(iteration), stage)
+    spec = _spec(chain, stage, command)
+    if (nodes := chain.cluster.resources(stage)["nodes"]) > 1:
+        # Pods are counted, and named, by their index: the first writes, and the others find it by name.
+        spec |= {"completionMode": "Indexed", "completions": nodes, "parallelism": nodes}
+        spec["template"]["spec"]["subdomain"] = name
+        meet = {"name": "MASTER_ADDR", "value": f"{name}-0.{name}"}
+        spec["template"]["spec"]["containers"][0]["env"].append(meet)
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": _about(chain, name), "spec": spec}
+
+
+def _service(chain: Chain, job: str) -> dict[str, Any]:
+    """A name for each pod of a Job, from before it is ready."""
     return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": _about(chain, name),
-        "spec": _spec(chain, stage, command),
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _about(chain, job),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {"batch.kubernetes.io/job-name": job},
+        },
     }
 
 
 def _cron(chain: Chain) -> dict[str, Any]:
     # Nothing left to do is no failure: a schedule outlives a run.
-    script = f"{beside(shlex.join(chain.arguments('next')))}\n[ $code -eq 10 ] && exit 0\nexit $code"
+    line = shlex.join([*chain.arguments("next"), *chain.processes("next")])
+    script = f"{beside(line)}\n[ $code -eq 10 ] && exit 0\nexit $code"
     command = ["bash", "-c", script]
     return {
         "apiVersion": "batch/v1",
@@ -66,6 +88,14 @@ def _spec(chain: Chain, stage: str, command: list[str]) -> dict[str, Any]:
     pod: dict[str, Any] = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": GRACE_S,
+        "securityContext": {
+            "runAsNonRoot": own.user != 0,
+            "runAsUser": own.user,
+            "runAsGroup": own.user,
+            "fsGroup": own.user,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
         "containers": [_container(chain, stage, command)],
         # Workers of torch hand tensors over in shared memory, of which a container has 64 MiB.
         "volumes": [claims, {"name": "shm", "emptyDir": {"medium": "Memory"}}],
@@ -159,6 +189,7 @@ def _run(chain: Chain, jobs: list[tuple[str, str]]) -> str:
         "    sleep 5",
         "  done",
         "}",
+        *([f'kubectl{space} apply -f "$here/{SERVICE}"'] if chain.cluster.resources("train")["nodes"] > 1 else []),
         *(f"job {file} {name}" for file, name in jobs),
     ]
     return "\n".join(lines) + "\n"

@@ -12,25 +12,32 @@ GRACE_S = 120
 """Seconds before the time limit at which a job is asked to end."""
 AGAIN = (4, 75, 143)
 """Exit codes that another try may mend: a stage failed, the run folder is held, the job was asked to end."""
+MEET = (
+    'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1); export MASTER_ADDR',
+    "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))",
+)
+"""Where nodes find the first one; a port of the job's own, since nodes are shared."""
 
 
 def slurm_files(chain: Chain) -> dict[str, str]:
     """Contents by file name: STAGE.sbatch for each stage of the recipe, next.sbatch, submit.sh."""
     scripts = {
-        f"{stage}.sbatch": _script(chain, stage, [*chain.arguments("stage", stage), "--iteration"])
-        for stage in chain.every_stage()
+        f"{stage}.sbatch": _script(chain, stage, [*chain.stage(stage), "--iteration"]) for stage in chain.every_stage()
     }
-    return scripts | {"next.sbatch": _script(chain, "next", chain.arguments("next")), "submit.sh": _submit(chain)}
+    following = [*chain.arguments("next"), *chain.processes("next")]
+    return scripts | {"next.sbatch": _script(chain, "next", following), "submit.sh": _submit(chain)}
 
 
 def _script(chain: Chain, stage: str, command: list[str]) -> str:
     cluster, needs = chain.cluster, chain.cluster.resources(stage)
-    line = shlex.join(command) + (' "$1"' if stage != "next" else "")
+    several = needs["nodes"] > 1
+    line = shlex.join([*_everywhere(needs), *command] if several else command) + (' "$1"' if stage != "next" else "")
     lines = [
         "#!/bin/bash",
         *(f"#SBATCH {option}" for option in _options(chain, stage, needs)),
         "set -euo pipefail",
         *_prepared(cluster),
+        *(MEET if several else ()),
         beside(line),
         f"case $code in {'|'.join(map(str, AGAIN))})",
         f'  if [ "${{SLURM_RESTART_COUNT:-0}}" -lt {needs["retries"]} ]; then',
@@ -41,6 +48,11 @@ def _script(chain: Chain, stage: str, command: list[str]) -> str:
         "exit $code",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _everywhere(needs: Mapping[str, int]) -> list[str]:
+    """The same command on every node of a job: each finds its place in SLURM_NODEID. The first that fails ends all."""
+    return ["srun", "--ntasks-per-node=1", f"--cpus-per-task={needs['cpus']}", "--kill-on-bad-exit=1"]
 
 
 def _options(chain: Chain, stage: str, needs: Mapping[str, int]) -> list[str]:
@@ -55,6 +67,7 @@ def _options(chain: Chain, stage: str, needs: Mapping[str, int]) -> list[str]:
         f"--signal=B:TERM@{GRACE_S}",
         "--requeue",
     ]
+    found += [f"--nodes={needs['nodes']}", "--ntasks-per-node=1"] if needs["nodes"] > 1 else []
     found += [f"--gres=gpu:{needs['gpus']}"] if needs["gpus"] else []
     found += [f"--partition={slurm.partition}"] if slurm.partition else []
     found += [f"--account={slurm.account}"] if slurm.account else []

@@ -91,6 +91,46 @@ def test_the_schemas_of_kubernetes_take_every_manifest(tmp_path: Path, version: 
         validator.validate({**manifests[0], "spec": {"backoffLimit": "two"}}, version, strict=True)
 
 
+def test_training_has_a_process_for_each_gpu_and_no_other_stage_has(tmp_path: Path) -> None:
+    folder = rendered(tmp_path, "slurm", CLUSTER + "[stages.next]\ngpus = 2\n")
+    assert "--exec train.processes=4 --iteration" in (folder / "train.sbatch").read_text()
+    assert "--exec train.processes=2" in (folder / "next.sbatch").read_text()
+    assert "train.processes" not in (folder / "rollout.sbatch").read_text()
+    assert "srun" not in "".join(file.read_text() for file in folder.iterdir())
+
+
+NODES = CLUSTER.replace("[stages.train]", "[stages.train]\nnodes = 3")
+
+
+def test_training_on_several_nodes_is_started_on_each_by_slurm(tmp_path: Path) -> None:
+    train = (rendered(tmp_path, "slurm", NODES) / "train.sbatch").read_text()
+    for told in ("#SBATCH --nodes=3", "#SBATCH --ntasks-per-node=1", "--exec train.processes=4 --exec train.nodes=3"):
+        assert told in train
+    (line,) = [line for line in train.splitlines() if line.startswith("srun ")]
+    assert line.endswith('"$1" &')
+    before = train[: train.index("srun ")]
+    assert "export MASTER_ADDR" in before
+    assert "export MASTER_PORT" in before
+    assert subprocess.run(["bash", "-n", tmp_path / "slurm" / "train.sbatch"], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("version", ["1.31", "1.34"])
+def test_training_on_several_nodes_is_an_indexed_job_whose_pods_find_the_first(tmp_path: Path, version: str) -> None:
+    validator = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
+    folder = rendered(tmp_path, "kubernetes", NODES)
+    job, service = (json.loads((folder / name).read_text()) for name in ("04-train.json", "train-service.json"))
+    for manifest in (job, service):
+        validator.validate(manifest, version, strict=True)
+    name, spec = job["metadata"]["name"], job["spec"]
+    assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 3, 3)
+    assert spec["template"]["spec"]["subdomain"] == service["metadata"]["name"] == name
+    assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": name}
+    meet = {"name": "MASTER_ADDR", "value": f"{name}-0.{name}"}
+    assert meet in spec["template"]["spec"]["containers"][0]["env"]
+    assert "train-service.json" in (folder / "run.sh").read_text()
+    assert "completionMode" not in json.loads((folder / "00-base.json").read_text())["spec"]
+
+
 def test_settings_of_the_recipe_reach_every_job(tmp_path: Path) -> None:
     folder = rendered(tmp_path, "slurm", CLUSTER, "--set", "train.learning_rate=0.01")
     for file in folder.glob("*.sbatch"):
@@ -107,6 +147,8 @@ def test_settings_of_the_recipe_reach_every_job(tmp_path: Path) -> None:
         ('project = "/p"\nrun_dir = "/r"\nsetup = ["a\\nb"]', "setup.0"),
         ("project = '/p'\nrun_dir = '/r'\n[slurm]\noptions = ['; rm -rf /']", "expected options like"),
         ("project = ", "not TOML"),
+        ("project='/p'\nrun_dir='/r'\n[stages.next]\nnodes=2", "stages.next.nodes = 2: the train stage alone"),
+        ("project='/p'\nrun_dir='/r'\n[defaults]\nnodes=2", "defaults.nodes = 2"),
         ("project='/p'\nrun_dir='/r'\nenvironment={A='1'}\nsecrets={A='f'}", "A: stands in `environment`"),
     ],
 )
