@@ -23,7 +23,7 @@ def do(options: argparse.Namespace) -> int:
     from pipeline.follow import follow_node, follow_stage
     from pipeline.jobs import Job
     from pipeline.launch import follows
-    from pipeline.launching.settings import check_launch, launch_of
+    from pipeline.launching.settings import check_launch, launch_of, refuse_mirrors
     from pipeline.progress import Reporter
     from pipeline.release.gate import Gate
     from pipeline.release.words import line_of
@@ -37,6 +37,8 @@ def do(options: argparse.Namespace) -> int:
         return 0
     check_launch(execution, loaded.recipe)
     launch = launch_of(execution) if options.name == "train" else None
+    if launch is not None:
+        refuse_mirrors(launch, folder)
     if launch is not None and not launch.first:
         if not follow_node(loaded, execution, folder, launch, options.iteration):
             print(f"train of iteration {options.iteration} is up to date; this node was not needed.")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pipeline.launch import launched
 from pipeline.launching.fsdp import check_config
+from pipeline.remote.attached import mirror_of
 from schemas.errors import RecipeError
 from schemas.execution import Execution
 from schemas.recipe import Recipe
@@ -101,6 +102,19 @@ def refuse_nodes(execution: Execution, command: str) -> None:
             f"train.nodes = {execution.train.nodes}: several nodes share one stage only, `mmgrpo stage train`, and "
             f"`{command}` is more. Run the stages one by one (`mmgrpo render slurm` writes them), or leave out "
             "train.nodes"
+        )
+
+
+def refuse_mirrors(launch: Launch, folder: Path) -> None:
+    """Refuse several nodes on a run folder at an address: each would have a mirror of its own.
+
+    Raises:
+        RecipeError: naming what they need.
+    """
+    if launch.nodes > 1 and mirror_of(folder) is not None:
+        raise RecipeError(
+            f"train.nodes = {launch.nodes}: nodes read checkpoints of each other, and --run-dir is an address. Train "
+            "in a run folder on a file system that all nodes share"
         )
 
 
