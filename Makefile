@@ -78,10 +78,12 @@ bench-browse: $(VENV)/.ready ## paging through 100,000 made-up rollouts over HTT
 
 bench-train: $(VENV)/.ready ## the trainer against stock TRL on three workloads; writes data/baselines/train.json
 	$(BIN)/python -m tests.benchmarks.bench_train --result data/baselines/train.json $(ARGS)
+	$(BIN)/python -m tests.benchmarks.sizing README.md
 
 bench-rollout: $(VENV)/.ready ## sampling against its ceiling and the plain ways on three programs; writes data/baselines/rollout.json
 	$(BIN)/python -m tests.benchmarks.bench_rollout --result data/baselines/rollout.json --vllm-python $(VLLM_VENV)/bin/python $(ARGS)
 	$(BIN)/python -m tests.benchmarks.rollout_summary data/baselines/rollout.json README.md
+	$(BIN)/python -m tests.benchmarks.sizing README.md
 
 bench-demo: $(VENV)/.ready ## the demo on seeds 0 to 4, an hour; writes data/baselines/demo.json
 	$(BIN)/python -m tests.benchmarks.demo_seeds runs/seeds data/baselines/demo.json

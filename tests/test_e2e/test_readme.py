@@ -104,6 +104,7 @@ def test_the_jobs_of_a_cluster_are_written_and_run(shell: Path) -> None:
     unpack(shell, "own")
     described = (shell / "own" / "cluster.toml").read_text()
     described = described.replace("/shared/project", str(shell)).replace(".venv/bin/mmgrpo", "mmgrpo")
+    described = described.replace("gpus = 4 ", "gpus = 1 ")  # of which train would start a process each; not here
     (shell / "own" / "cluster.toml").write_text(described.replace("/shared/run", str(shell / "run")))
     (shell / "own" / "openai.key").write_text("a key")
     block = next(block for block in SHELL if "render slurm" in block)
@@ -120,6 +121,14 @@ def test_the_jobs_of_a_cluster_are_written_and_run(shell: Path) -> None:
     type_in(shell, f"{kubernetes}\n{following}")
     assert len(list((shell / "manifests").glob("*.json"))) == 8
     assert len(state(shell / "runs" / "tiny").iterations) == 1
+
+
+def test_what_wraps_a_command_for_an_orchestrator_is_python() -> None:
+    blocks = [block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "mmgrpo next" in block]
+    assert len(blocks) == 2
+    for block in blocks:
+        compile(block, "README.md", "exec")
+    assert all(codes in "".join(blocks) for codes in ("skip_on_exit_code=10", "(0, 10)"))
 
 
 def test_all_rollouts_are_served_until_they_have_been_looked_at(shell: Path) -> None:
