@@ -1,4 +1,4 @@
-"""What a disturbed run must end as: nothing half done, every rollout once, and all that a quiet run makes of its data."""
+"""What a disturbed run must end as: nothing half done, every rollout once, and what a quiet run makes of its data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SAMPLED = ("rollout", "evaluate")
 def left_over(run: Path) -> dict[str, int]:
     """What a dead process may have left: unfinished artifacts, temporary files, locks that somebody still holds."""
     held = 0
-    for lock in run.rglob(".*.lock"):
+    for lock in [run / ".lock", *run.rglob(".*.lock")]:
         try:
             with hold(lock, "lock"):
                 pass
