@@ -38,6 +38,8 @@ _STORAGE_ERRORS = {
     errno.EACCES,
     errno.EPERM,
     errno.EIO,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
     errno.ENOTDIR,
     errno.EEXIST,
 }

@@ -106,8 +106,10 @@ class Store:
 
         Raises:
             LockedError: when another process is making it.
+            DataError: when its folder is there without a manifest: an artifact that somebody has harmed.
         """
         (self.root / stage).mkdir(parents=True, exist_ok=True)
+        _refuse_bare(self.folder(stage, key))
         partial = self.root / stage / f".{key[:16]}.partial"
         final = self.folder(stage, key)
         with hold(self.root / stage / f".{key[:16]}.lock", f"artifact {stage}/{key[:16]}"):
@@ -290,6 +292,15 @@ class PartialArtifact:
         self._partial.replace(self._final)
         _sync(self._final.parent)
         return Artifact(self._final, manifest)
+
+
+def _refuse_bare(folder: Path) -> None:
+    """What has lost its manifest is no artifact, and nothing may be put in its place without a word."""
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).exists():
+        raise DataError(
+            f"{folder}: its {MANIFEST} is missing, so it is no artifact. Restore that, or delete the folder and run "
+            "again: it will be made anew."
+        )
 
 
 def read_manifest(path: Path) -> Manifest:

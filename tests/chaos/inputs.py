@@ -21,10 +21,10 @@ WRONG = {
 """What no field of a recipe takes, as TOML."""
 
 
-def fields(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Every field of a recipe by its path, sections among them."""
+def fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, bool]]:
+    """Every field of a recipe by its path, sections among them, and whether it takes tables of its own making."""
     for name, info in model.model_fields.items():
-        yield f"{prefix}{name}"
+        yield f"{prefix}{name}", "dict" in str(info.annotation)
         if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
             yield from fields(info.annotation, f"{prefix}{name}.")
 
@@ -35,8 +35,9 @@ def settings(draw: random.Random, count: int) -> list[tuple[str, str]]:
 
     cases = [
         (way, f"{name}{'_' if 'neighbour' in way else ''}={value}")
-        for name in fields(Recipe)
+        for name, tables in fields(Recipe)
         for way, value in WRONG.items()
+        if not (tables and way == "a table")
     ]
     draw.shuffle(cases)
     return cases[:count]

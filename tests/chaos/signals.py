@@ -38,8 +38,10 @@ class Trigger(Counter):
 def triggered(log: Path, at: int, act: Callable[[], None]) -> Callable[[], None]:
     """What a child is disturbed by: it lasts as long as the child."""
 
+    counted = counting(Trigger(log, at, act))  # one that is collected stops counting
+
     def disturb() -> None:
-        counting(Trigger(log, at, act)).__enter__()
+        counted.__enter__()
 
     return disturb
 
@@ -60,7 +62,7 @@ def chain(bench: Bench, tally: Tally, faults: int, one: Callable[[Path], tuple[E
     `one` makes an attempt and says what was hit; None for nothing.
     """
     number = 0
-    while tally.injected < faults:
+    while tally.injected < faults and not tally.wrong:
         number += 1
         run = bench.fresh(f"{tally.family}-{number}")
         before = tally.injected
@@ -71,6 +73,8 @@ def chain(bench: Bench, tally: Tally, faults: int, one: Callable[[Path], tuple[E
             if ended.code == 0:
                 break
         bench.settle(run, tally, tally.injected - before)
+        if tally.injected == before:
+            tally.blame("a whole run met no fault")
 
 
 def by_signal(way: str, number: signal.Signals) -> Callable[[Bench, int, random.Random], Tally]:

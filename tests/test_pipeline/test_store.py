@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -182,3 +183,16 @@ def test_damaged_telemetry_is_named(tmp_path: Path) -> None:
         (out.scratch.parent / "telemetry" / "telemetry.json").write_text("{")
         with pytest.raises(DataError, match=r"telemetry.json: not JSON .* Delete this file"):
             out.telemetry(seconds=1.0)
+
+
+def test_a_folder_that_lost_its_manifest_is_named_and_stands_in_the_way_of_nothing_silently(tmp_path: Path) -> None:
+    folder = make(tmp_path).path
+    (folder / MANIFEST).unlink()
+    store = Store(tmp_path)
+    assert store.find("demo", KEY) is None
+    with pytest.raises(DataError, match=r"manifest\.json is missing") as caught, store.begin("demo", KEY, QUIET):
+        pytest.fail("it was begun")
+    assert str(folder) in str(caught.value)
+    assert (folder / "t.parquet").exists()
+    shutil.rmtree(folder)
+    assert make(tmp_path).path == folder
