@@ -23,7 +23,7 @@ ACCELERATOR ?= $(if $(TORCH_INDEX),cpu,cuda)
 
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: help setup demo check test test-vllm bench-group bench-ingest bench-browse bench-train bench-rollout bench-demo bench-iterations image lock clean
+.PHONY: help setup demo check test test-vllm bench-group bench-ingest bench-browse bench-train bench-rollout bench-demo bench-iterations chaos soak image lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /	/' | expand -t 18
@@ -94,6 +94,14 @@ bench-iterations: $(VENV)/.ready ## nine variants of the demo's training over th
 image: ## a container image; needs podman or docker. IMAGE=NAME, ACCELERATOR=cpu|cuda, EXTRAS=prompts,vllm
 	@{ test -n "$(CONTAINERS)" && $(CONTAINERS) info >/dev/null 2>&1; } || { echo "No container engine runs here: install podman, or start docker (its command alone is not enough). Nothing was built." >&2; exit 1; }
 	$(CONTAINERS) build --file Containerfile --build-arg TORCH=$(ACCELERATOR) --build-arg EXTRAS=$(or $(EXTRAS),prompts) --tag $(or $(IMAGE),mmgrpo) .
+
+chaos: $(VENV)/.ready ## 2,000 faults of fifteen families, each ended as a quiet run ends; goes on where it was stopped
+	$(BIN)/python -m tests.chaos.suite runs/chaos $(ARGS)
+	$(BIN)/python -m tests.chaos.summary data/baselines/chaos.json README.md --suite runs/chaos/long/suite.json --kinds
+
+soak: $(VENV)/.ready ## an hour of `mmgrpo next` under random kills; MINUTES=N
+	$(BIN)/python -m tests.chaos.soak runs/soak --minutes $(or $(MINUTES),60) $(ARGS)
+	$(BIN)/python -m tests.chaos.summary data/baselines/chaos.json README.md --soak runs/soak/soak.json
 
 lock: $(VENV)/.ready ## write the exact set that is installed now to constraints.txt
 	$(BIN)/pip freeze --exclude-editable | sed 's/+cpu//' > constraints.txt

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos import corruption, crashes, inputs, schedulers, servers, signals, storage
-from tests.chaos.harness import Bench, Tally
+from tests.chaos.harness import SMALL, Bench, Tally
 
 Family = Callable[[Bench, int, random.Random], Tally]
 FAMILIES: dict[str, Family] = {
@@ -95,7 +95,8 @@ def main() -> None:
     options.folder.mkdir(parents=True, exist_ok=True)
     done = options.folder / ("short" if options.short else "long")
     done.mkdir(exist_ok=True)
-    bench = Bench(options.folder.resolve() / "work")
+    settings = tuple(each.replace("iterations=2", "iterations=1") if options.short else each for each in SMALL)
+    bench = Bench(options.folder.resolve() / "work", settings=settings)
     bench.folder.mkdir(exist_ok=True)
     found: dict[str, dict[str, Any]] = {}
     prepared = False
@@ -114,6 +115,7 @@ def main() -> None:
             found[name] = json.loads(file.read_text())
         print(line(found[name]), flush=True)
     summary = total(found, options.seed)
+    (done / "suite.json").write_text(json.dumps(summary, indent=1) + "\n")
     if not summary["wrong"]:
         shutil.rmtree(bench.folder)
     print(json.dumps(summary))
