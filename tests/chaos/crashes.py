@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,7 @@ def counts(run: Path, salt: int) -> dict[str, Any]:
 
     import polars as pl
 
+    from pipeline.reporting.build import build_report
     from pipeline.runfile import read_run
     from pipeline.store import Store
 
@@ -93,6 +95,8 @@ def counts(run: Path, salt: int) -> dict[str, Any]:
     artifact = Store(run / "artifacts").open("rollout", read_run(run).iterations[0]["rollout"])
     rollouts = pl.read_parquet(artifact.file("rollouts.parquet"))
     calls = pl.read_parquet(artifact.file("invocations.parquet")).filter(pl.col("module") == "write")
+    build_report(run, None)
+    report = json.loads((run / "report.json").read_text())
     doomed = {row["rollout_id"]: fate(row["completion"], salt) for row in calls.iter_rows(named=True)}
     crashed = set(rollouts.filter(pl.col("status") == "program_error")["rollout_id"])
     return {
@@ -102,7 +106,7 @@ def counts(run: Path, salt: int) -> dict[str, Any]:
         "crashed": sorted(crashed),
         "kinds": sorted(kind for kind in doomed.values() if kind),
         "statuses": artifact.manifest.metrics["statuses"],
-        "unrewarded": rollouts.filter(pl.col("status") != "ok")["reward"].null_count(),
+        "reported": report["iterations"][0]["rollouts"]["statuses"],
     }
 
 
@@ -136,7 +140,8 @@ def crashes(bench: Bench, faults: int, draw: random.Random) -> Tally:
         tally.lost_rows += EXAMPLES * ROLLOUTS - found["ids"]
         tally.doubled_rows += found["rows"] - found["ids"]
         whole = found["expected"] == found["crashed"] and sum(found["statuses"].values()) == EXAMPLES * ROLLOUTS
-        if not whole or found["statuses"].get("program_error", 0) != len(found["expected"]):
+        told = {found[each].get("program_error", 0) for each in ("statuses", "reported")}
+        if not whole or told != {len(found["expected"])}:
             tally.blame(f"the counts are not what the completions say: {found}")
         rollout(run, triggered(log, draw.randint(1, 2 * FAR), send(9)))  # type: ignore[arg-type]
         for _ in hits(log):
