@@ -159,9 +159,12 @@ class PartialArtifact:
         return self.scratch / JOURNAL
 
     def enter(self, *names: str) -> None:
-        """Put names into the journal, durably."""
-        with self._journal.open("a", encoding="utf-8") as file:
-            file.write("".join(f"{name}\n" for name in names))
+        """Put names into the journal, durably. A disk that was full may have cut the last line off."""
+        with self._journal.open("ab+") as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+            torn = file.read(1) not in {b"", b"\n"}
+            file.write(("\n" * torn + "".join(f"{name}\n" for name in names)).encode())
             file.flush()
             os.fsync(file.fileno())
 

@@ -44,7 +44,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(reason)
 
 
-LONGEST = ("test_kills", "test_chaos", "test_readme", "test_processes", "test_train_kills", "test_prompts", "test_engines")
+LONGEST = (
+    "test_kills",
+    "test_chaos",
+    "test_readme",
+    "test_processes",
+    "test_train_kills",
+    "test_prompts",
+    "test_engines",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

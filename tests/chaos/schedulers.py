@@ -7,6 +7,7 @@ import random
 import signal
 from pathlib import Path
 
+from pipeline.commands.next import NOTHING_LEFT
 from pipeline.locks import hold
 from schemas.errors import LockedError
 from tests.chaos.harness import Bench, Ended, Tally
@@ -24,11 +25,11 @@ def duel(bench: Bench, faults: int, draw: random.Random) -> Tally:
         children = [bench.start(bench.command("next", run), disturb, name) for name in names]
         ended = [bench.wait(child, name) for child, name in zip(children, names, strict=True)]
         tally.refused += sum(each.code == 75 and each.clear for each in ended)
-        allowed = {0, 10, 75} | ({-signal.SIGKILL} if hits(log) else set())
+        allowed = {0, NOTHING_LEFT, 75} | ({-signal.SIGKILL} if hits(log) else set())
         for each in ended:
             if each.code not in allowed or (each.code == 75 and not each.clear):
                 tally.blame(f"of two one ended with {each.code}: {each.said}")
-        done = any(each.code == 10 for each in ended)
+        done = any(each.code == NOTHING_LEFT for each in ended)
         return Ended(0 if done else 1, ""), "at once"
 
     chain(bench, tally, faults, one)

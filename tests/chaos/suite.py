@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import shutil
 import sys
@@ -64,13 +65,19 @@ def line(found: dict[str, Any]) -> str:
 
 def one(bench: Bench, name: str, faults: int, seed: int) -> dict[str, Any]:
     """Run a family."""
-    began = time.monotonic()
+    began, cpu = time.monotonic(), _cpu()
     try:
         tally = FAMILIES[name](bench, faults, random.Random(f"{seed}/{name}"))
     except Exception as error:  # noqa: BLE001 - told as what is wrong with the family
         tally = Tally(name)
         tally.blame(f"{type(error).__name__}: {error}")
-    return {**asdict(tally), "where": dict(sorted(tally.where.items())), "seconds": round(time.monotonic() - began, 1)}
+    took = {"seconds": round(time.monotonic() - began, 1), "cpu_seconds": round(_cpu() - cpu, 1)}
+    return {**asdict(tally), "where": dict(sorted(tally.where.items())), **took}
+
+
+def _cpu() -> float:
+    spent = os.times()
+    return spent.user + spent.system + spent.children_user + spent.children_system
 
 
 def total(found: dict[str, dict[str, Any]], seed: int) -> dict[str, Any]:
