@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from pipeline.runfile import RunFile
 from pipeline.store import Store, check_files
 from pipeline.tombstones import refuse_deleted
 from pipeline.walk import identify, walk
-from schemas.errors import DataError, StageError
+from schemas.errors import DataError, MmgrpoError, StageError
 from schemas.execution import Execution
 from schemas.recipe import Recipe
 from stages.contract import Artifact, Inputs
@@ -43,6 +44,7 @@ _STORAGE_ERRORS = {
     errno.ENOTDIR,
     errno.EEXIST,
 }
+_STORAGE_WORDS = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EROFS)))
 
 
 @dataclass
@@ -224,6 +226,13 @@ def _number(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def _of_storage(error: Exception) -> bool:
+    """Whether the disk is the cause. Libraries that write files themselves tell it in words alone."""
+    if isinstance(error, MmgrpoError):
+        return False
+    return getattr(error, "errno", None) in _STORAGE_ERRORS or any(words in str(error) for words in _STORAGE_WORDS)
+
+
 @contextmanager
 def open_run(loaded: LoadedRecipe, execution: Execution, folder: Path, reporter: Reporter) -> Iterator[Runner]:
     """A runner that holds the run's lock.
@@ -238,8 +247,8 @@ def open_run(loaded: LoadedRecipe, execution: Execution, folder: Path, reporter:
         folder.mkdir(parents=True, exist_ok=True)
         with hold(folder / ".lock", f"run folder {folder}"):
             yield Runner(loaded, execution, folder, reporter)
-    except OSError as error:
-        if error.errno not in _STORAGE_ERRORS and "No space left" not in str(error):
+    except Exception as error:
+        if not _of_storage(error):
             raise
         raise StageError(
             f"cannot write in {folder}: {error}. Nothing finished was harmed: make room or give write access, "

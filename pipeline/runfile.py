@@ -71,7 +71,7 @@ def read_run(folder: Path) -> RunFile:
         run = RunFile.model_validate(json.loads(path.read_bytes()))
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"{path}: no such file. Is {folder} a run folder? `mmgrpo run RECIPE` makes one.") from None
-    except (ValueError, ValidationError) as error:
+    except (IsADirectoryError, ValueError, ValidationError) as error:
         raise DataError(f"{path}: not a run file of this release: {error}") from None
     if run.digest != run.own_digest():
         raise DataError(

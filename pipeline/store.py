@@ -314,7 +314,7 @@ def read_manifest(path: Path) -> Manifest:
     """
     try:
         manifest = Manifest.model_validate(json.loads(path.read_bytes()))
-    except (ValueError, ValidationError) as error:
+    except (IsADirectoryError, ValueError, ValidationError) as error:
         raise DataError(f"{path}: not a manifest of this release ({str(error).splitlines()[0]})") from None
     if manifest.manifest_digest != manifest.own_digest():
         raise DataError(f"{path}: its content does not give its own digest: it was changed after it was written")

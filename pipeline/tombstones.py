@@ -71,7 +71,7 @@ def tombstone_of(folder: Path) -> Tombstone | None:
         return None
     try:
         found = Tombstone.model_validate(json.loads(path.read_bytes()))
-    except (ValueError, ValidationError) as error:
+    except (IsADirectoryError, ValueError, ValidationError) as error:
         raise DataError(f"{path}: not a tombstone of this release ({str(error).splitlines()[0]})") from None
     if found.digest != found.own_digest():
         raise DataError(f"{path}: its content does not give its own digest: it was changed after it was written")

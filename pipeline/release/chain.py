@@ -97,5 +97,7 @@ def held(path: Path) -> Iterator[None]:
 def _lines(path: Path) -> list[bytes]:
     if not path.exists():
         return []
+    if path.is_dir():
+        raise DataError(f"{path} is a folder, expected a file of records. Restore the file.")
     *whole, _ = path.read_bytes().split(b"\n")
     return whole

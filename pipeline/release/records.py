@@ -94,7 +94,7 @@ def name_of(number: int) -> str:
 def _read(path: Path) -> Decision:
     try:
         decision = Decision.model_validate(json.loads(path.read_bytes()))
-    except (ValueError, ValidationError) as error:
+    except (IsADirectoryError, ValueError, ValidationError) as error:
         raise DataError(f"{path}: not a decision of this release ({str(error).splitlines()[0]})") from None
     if decision.digest != decision.own_digest():
         raise DataError(

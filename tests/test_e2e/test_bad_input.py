@@ -9,11 +9,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 
+from pipeline.progress import Reporter
+from pipeline.recipes import load_recipe
+from pipeline.run import open_run
 from pipeline.store import Store
-from schemas.errors import DataError
+from schemas.errors import DataError, StageError
+from schemas.execution import Execution
 from stages.engines.models import check_adapter, resolve_base
-from tests.test_e2e.kit import EXAMPLES, PROGRAM, RECIPE, artifact, keys, mmgrpo, own_recipe, run, state
+from tests.test_e2e.kit import EXAMPLES, PROGRAM, RECIPE, TINY, artifact, keys, mmgrpo, own_recipe, run, state
 
 GOOD_METRIC = "return sum(c.islower() for c in output) / len(output)"
 
@@ -201,6 +208,17 @@ def test_a_full_disk_loses_nothing_and_the_same_command_goes_on(
     subprocess.run(["mount", "-o", "remount,size=16m", str(small_disk)], check=True)
     assert run(recipe, folder) == 0
     assert mmgrpo("verify", folder) == 0
+
+
+@pytest.mark.root
+def test_a_library_that_meets_a_full_disk_in_its_own_words_is_no_defect(small_disk: Path) -> None:
+    loaded, folder = load_recipe(TINY, []), small_disk / "run"
+    with (
+        pytest.raises(StageError, match="No space left on device") as caught,
+        open_run(loaded, Execution(), folder, Reporter("off")),
+    ):
+        save_file({"weights": torch.zeros(2**18)}, folder / "a.safetensors")
+    assert isinstance(caught.value.__cause__, SafetensorError)
 
 
 @pytest.mark.root
