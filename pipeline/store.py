@@ -109,9 +109,10 @@ class Store:
             DataError: when its folder is there without a manifest: an artifact that somebody has harmed.
         """
         (self.root / stage).mkdir(parents=True, exist_ok=True)
-        _refuse_bare(self.folder(stage, key))
         partial = self.root / stage / f".{key[:16]}.partial"
         final = self.folder(stage, key)
+        if mirror_of(final) is None:
+            _refuse_bare(final)
         with hold(self.root / stage / f".{key[:16]}.lock", f"artifact {stage}/{key[:16]}"):
             partial.mkdir(exist_ok=True)
             mirror = mirror_of(final)
