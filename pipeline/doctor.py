@@ -13,6 +13,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from pipeline.doctor_engines import engine_findings
+from pipeline.doctor_ray import ray_finding
 from pipeline.finding import Finding
 from schemas.errors import RecipeError
 from schemas.execution import Execution
@@ -22,7 +23,7 @@ def examine(execution: Execution) -> list[Finding]:
     """Look at Python, packages, device, threads, model and engines."""
     cache = Path(execution.cache) if execution.cache else None
     found = [_python(), *_packages(), _device(), _precision(), _model(cache), *engine_findings(execution)]
-    return [*found, _ray(), _disk(Path.cwd())]
+    return [*found, ray_finding(execution), _disk(Path.cwd())]
 
 
 def _python() -> Finding:
@@ -76,10 +77,6 @@ def _model(cache: Path | None) -> Finding:
     except RecipeError as error:
         return Finding("small model", "not ready", False, str(error).splitlines()[-1])
     return Finding("small model", f"smollm2-135m-instruct, digest {base.digest[:12]}, in {base.path}")
-
-
-def _ray() -> Finding:
-    return Finding("ray", "installed" if find_spec("ray") else "not installed (optional: pip install '.[ray]')")
 
 
 def _disk(folder: Path) -> Finding:

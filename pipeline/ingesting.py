@@ -102,7 +102,7 @@ def ingest(
                     return parent, False
                 _keep_sources(sources, out)
                 if rescorer is not None:
-                    from stages.programs.shards import session_figures
+                    from stages.programs.desk import session_figures
 
                     out.telemetry(**session_figures(rescorer.session))
                 made = provenance(started, time.monotonic() - clock)

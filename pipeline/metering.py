@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
+from typing import Protocol
 
 from pipeline.launching.settings import visible_gpus
 from schemas.execution import Execution
@@ -57,6 +58,22 @@ def _stat(folder: Path) -> tuple[int, int] | None:
     return int(fields[1]), sum(map(int, fields[11:15]))
 
 
+class Helpers(Protocol):
+    """Processes that share the work, on machines that may be others."""
+
+    @property
+    def used(self) -> bool:
+        """Whether they have had any of it."""
+
+    @property
+    def core_seconds(self) -> float | None:
+        """Processor time of all of them; None while it is not known, or where one took its count with it."""
+
+    @property
+    def gpus(self) -> int | None:
+        """GPUs that they hold; None where that changes."""
+
+
 @dataclass
 class Meter:
     """Counts from the moment it is made.
@@ -69,24 +86,34 @@ class Meter:
 
     gpus: Callable[[], int]
     processes: int = 1
+    helpers: Helpers | None = None
+    """Set once they are there."""
     _clock: float = field(default_factory=time.monotonic)
     _spent: float = 0.0
     _before: float = field(default_factory=core_seconds)
+    _own: float = field(default_factory=time.process_time)
 
     def read(self, *, finished: bool = False) -> Attempt:
         """What has been spent so far."""
         now = core_seconds()
         self._spent += max(now - self._before, 0.0)  # a child that nobody waited for takes its time with it
         self._before = now
-        gpus = self.gpus()
+        helped = self.helpers is not None and self.helpers.used
+        gpus = self.helpers.gpus if self.helpers is not None and helped else self.gpus()
+        spent = self._with(self.helpers) if self.helpers is not None and helped else self._spent
         return Attempt(
             seconds=round(time.monotonic() - self._clock, 3),
-            core_seconds=round(self._spent, 3) if self.processes == 1 else None,
+            core_seconds=round(spent, 3) if self.processes == 1 and spent is not None else None,
             cores=_cores(),
             gpus=gpus,
             device=device_name() if gpus else None,
             finished=finished,
         )
+
+    def _with(self, helpers: Helpers) -> float | None:
+        """Of this process alone and of its helpers: what runs a cluster on this machine is a child too, and no work."""
+        others = helpers.core_seconds
+        return None if others is None else time.process_time() - self._own + others
 
 
 def meter_of(stage: str, execution: Execution) -> Meter:

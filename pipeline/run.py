@@ -6,8 +6,8 @@ import errno
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from pipeline.launching.making import run_here, threaded
 from pipeline.launching.settings import check_launch, refuse_nodes
 from pipeline.locks import hold
 from pipeline.metering import meter_of
+from pipeline.on_ray.cluster import Cluster, cluster_of
 from pipeline.progress import Reporter
 from pipeline.provenance import provenance
 from pipeline.recipes import LoadedRecipe
@@ -55,6 +56,8 @@ class Runner:
     execution: Execution
     folder: Path
     reporter: Reporter
+    cluster: Cluster | None = None
+    """Shares the work of stages that can share it; None: this process does it all."""
     made: int = 0
     """Artifacts made by this process, the ones found finished not counted."""
     state: RunFile = field(init=False)
@@ -109,12 +112,13 @@ class Runner:
         artifacts = {role: artifact for role, artifact in job.artifacts.items() if artifact is not None}
         self._check_bytes(artifacts.values())
         here = {role: Artifact(artifact.path, artifact.manifest) for role, artifact in artifacts.items()}
-        inputs = Inputs(here, job.params, self.loaded.root)
         try:
             with self.store.begin(job.stage.NAME, key, self.reporter, meter) as out:
                 artifact = self.store.find(job.stage.NAME, key) or out.taken_up()
                 if artifact is None:
-                    metrics = run_here(job.stage, key, inputs, self.recipe, self.execution, out=out)
+                    with nullcontext() if self.cluster is None else self.cluster.workers(meter) as workers:
+                        inputs = Inputs(here, job.params, self.loaded.root, workers)
+                        metrics = run_here(job.stage, key, inputs, self.recipe, self.execution, out=out)
                     artifact = out.finish(
                         stage=job.stage.NAME,
                         version=job.stage.VERSION,
@@ -233,6 +237,12 @@ def _of_storage(error: Exception) -> bool:
     return getattr(error, "errno", None) in _STORAGE_ERRORS or any(words in str(error) for words in _STORAGE_WORDS)
 
 
+def absolute(loaded: LoadedRecipe, execution: Execution) -> tuple[LoadedRecipe, Execution]:
+    """The same with paths that hold in every working folder."""
+    cache = {"cache": str(Path(execution.cache).absolute())} if execution.cache else {}
+    return replace(loaded, root=loaded.root.absolute()), execution.model_copy(update=cache)
+
+
 @contextmanager
 def open_run(loaded: LoadedRecipe, execution: Execution, folder: Path, reporter: Reporter) -> Iterator[Runner]:
     """A runner that holds the run's lock.
@@ -245,8 +255,13 @@ def open_run(loaded: LoadedRecipe, execution: Execution, folder: Path, reporter:
     check_launch(execution, loaded.recipe)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with hold(folder / ".lock", f"run folder {folder}"):
-            yield Runner(loaded, execution, folder, reporter)
+        with (
+            hold(folder / ".lock", f"run folder {folder}"),
+            cluster_of(execution, loaded.recipe, reporter.note) as cluster,
+        ):
+            if cluster is not None:  # whose processes begin in folders of their own
+                loaded, execution = absolute(loaded, execution)
+            yield Runner(loaded, execution, folder, reporter, cluster)
     except Exception as error:
         if not _of_storage(error):
             raise

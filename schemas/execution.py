@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from schemas.execution_ray import RaySection
 from schemas.sections import VariableName
 
 Positive = Annotated[int, Field(gt=0)]
@@ -121,6 +122,11 @@ class Execution(BaseModel):
     """Settings that vLLM's engine is given as they are, for `engine = "vllm"`: `tensor_parallel_size`,
     `gpu_memory_utilization`, `max_num_seqs`, …"""
     server: ServerSection = ServerSection()
+
+    executor: Literal["local", "ray"] = "local"
+    """Who makes rollouts, evaluations, groups and snapshots: this process (and those of `ingest_workers`), or actors
+    and tasks of a Ray cluster. Other stages run here in any case."""
+    ray: RaySection = RaySection()
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: Positive | None = None

@@ -6,14 +6,57 @@ finished artifacts, writes only through `out`, keeps no globals, and lets no clo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from schemas.execution import Execution
 from schemas.manifest import Manifest
 from schemas.recipe import Recipe
+
+State = TypeVar("State")
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+class Workers(Protocol):
+    """Processes elsewhere that share a stage's work.
+
+    Which of them does what, and how often it is tried, changes no result: they are given all that they need, write
+    nothing, and hand back what the stage commits. Functions are named ones of modules, or `functools.partial` of
+    such: they are sent by name.
+    """
+
+    def stream(
+        self,
+        make: Callable[[], State],
+        step: Callable[[State, Mapping[str, Task]], Iterator[tuple[str, Result]]],
+        tasks: Mapping[str, Task],
+        *,
+        runs: int,
+    ) -> Iterator[tuple[str, Result]]:
+        """What becomes of each task, by its name, in the order in which they are done.
+
+        A worker has a state, made by `make` for its first tasks and kept for further calls with the same `make`. A
+        task that was handed back is done; the others of a worker that died go to others.
+
+        Args:
+            make: makes the state of a worker, with its engine.
+            step: does some tasks, and hands back each as soon as it is done.
+            tasks: by name.
+            runs: program runs that a task comes to.
+
+        Raises:
+            MmgrpoError: as `make` and `step` do, in words; StageError when workers died over and over of one task.
+        """
+
+    def map(self, step: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
+        """What a step without a state makes of each task, in their order. Few tasks are held at once.
+
+        Raises:
+            MmgrpoError: as `stream`.
+        """
 
 
 @dataclass(frozen=True)
@@ -54,6 +97,12 @@ class Inputs:
     params: Mapping[str, Any] = field(default_factory=dict)
     root: Path = Path()
     """Folder of the recipe: where its relative paths start, and the last entry of the import path."""
+    workers: Workers | None = field(default=None, compare=False)
+    """Who shares the work; None where this process does it all."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """As workers are given it: they have none of their own."""
+        return {**self.__dict__, "workers": None}
 
     def __getitem__(self, role: str) -> Artifact:
         return self.artifacts[role]

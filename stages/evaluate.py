@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -11,12 +12,14 @@ from schemas.recipe import Recipe
 from schemas.rollouts import INVOCATIONS
 from schemas.scores import SCORES
 from stages.contract import Inputs, Out
+from stages.programs.desk import Shape
 from stages.programs.figures import call_figures, first_error, judge_figures, part_means, status_counts
 from stages.programs.jobs import Runs
 from stages.programs.load import load_program
 from stages.programs.prompts import frozen_prompts, running_digest
 from stages.programs.run import Finished, Job
-from stages.programs.shards import Shape, compact, open_session, read_split, sample
+from stages.programs.shards import compact, open_session, read_split, sample
+from stages.programs.shared import shared_by
 from stages.programs.slices import run_slice
 from stages.statistics.means import example_means
 
@@ -49,15 +52,17 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
     """
     policy, section = str(inputs.params["policy"]), recipe.evaluate
     seed = section.seed_of(recipe.seed)
-    program = load_program(recipe, inputs.root, frozen_prompts(inputs))
+    load = partial(load_program, recipe, inputs.root, frozen_prompts(inputs))
+    program = load()
     jobs = plan_jobs(recipe, inputs)
     sample(
         program,
         [jobs],
-        lambda: open_session(recipe, execution, inputs, section.sampling, section.parse_retries, judge_seed=seed),
+        partial(open_session, recipe, execution, inputs, section.sampling, section.parse_retries, judge_seed=seed),
         out,
-        shape=Shape(SCORES, "runs", lambda finished: _row(finished, policy), timed=True),
+        shape=Shape(SCORES, "runs", partial(_row, policy=policy), timed=True),
         concurrency=execution.concurrency,
+        shared=shared_by(inputs, recipe, load),
     )
     scores = pl.DataFrame(compact(out, SCORES))
     calls = pl.DataFrame(compact(out, INVOCATIONS))

@@ -52,7 +52,7 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
     rules = rules_of(recipe)
     ages = policy_ages(read_frame(inputs["policies"].file("policies.parquet"), POLICIES))
     tables = open_tables(input_files(inputs), rules)
-    totals = write_tables(tables, ages, rules, execution.group_rows, out)
+    totals = write_tables(tables, ages, rules, execution.group_rows, out, workers=inputs.workers)
     for reason, count in totals.reasons().items():
         out.exclude(reason, count)
     return metrics(totals)

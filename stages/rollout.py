@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -13,12 +14,14 @@ from schemas.rollouts import INVOCATIONS, ROLLOUTS
 from schemas.tries import TRIES
 from stages.contract import Inputs, Out
 from stages.programs.choice import order, refuse_few
+from stages.programs.desk import Shape
 from stages.programs.figures import call_figures, first_error, judge_figures, status_counts
 from stages.programs.jobs import Runs
 from stages.programs.load import load_program
 from stages.programs.prompts import frozen_prompts, running_digest
 from stages.programs.refill import refill_figures, waves
-from stages.programs.shards import Shape, compact, open_session, read_split, sample
+from stages.programs.shards import compact, open_session, read_split, sample
+from stages.programs.shared import shared_by
 from stages.programs.slices import run_slice
 from stages.programs.worth import tries, worths
 
@@ -60,7 +63,8 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
         StageError: when the metric or the engine failed in every run.
     """
     iteration = int(inputs.params["iteration"])
-    program = load_program(recipe, inputs.root, frozen_prompts(inputs))
+    load = partial(load_program, recipe, inputs.root, frozen_prompts(inputs))
+    program = load()
     before = read_rows(inputs["earlier"].file("tries.parquet"), TRIES) if "earlier" in inputs.artifacts else []
     rows = _examples(recipe, inputs)
     names = order(sorted(rows), recipe, iteration, {row["example_id"]: row["deviation"] for row in before})
@@ -70,10 +74,11 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
     sample(
         program,
         ({name: runs.of(rows[name], count) for name in wave} for wave in waves(names, recipe, out)),
-        lambda: open_session(recipe, execution, inputs, section.sampling, section.parse_retries),
+        partial(open_session, recipe, execution, inputs, section.sampling, section.parse_retries),
         out,
         shape=Shape(ROLLOUTS, "rollouts", runs.row),
         concurrency=execution.concurrency,
+        shared=shared_by(inputs, recipe, load),
     )
     rollouts = pl.DataFrame(compact(out, ROLLOUTS))
     invocations = pl.DataFrame(compact(out, INVOCATIONS))

@@ -6,6 +6,7 @@ is trained. An artifact of its own for each teacher, so that the student's rollo
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -18,11 +19,14 @@ from schemas.recipe import Recipe
 from schemas.recipe_data import SamplingSection
 from schemas.rollouts import INVOCATIONS, ROLLOUTS
 from stages.contract import Inputs, Out
+from stages.programs.desk import Shape
 from stages.programs.figures import call_figures, first_error, judge_figures, status_counts
 from stages.programs.jobs import Runs
 from stages.programs.load import Program, load_program
 from stages.programs.prompts import frozen_prompts, running_digest
-from stages.programs.shards import Shape, compact, open_session, read_split, sample
+from stages.programs.session import Session
+from stages.programs.shards import compact, open_session, read_split, sample
+from stages.programs.shared import shared_by
 from stages.programs.slices import run_slice
 from stages.programs.teachers import as_teacher, program_digest, program_of
 from stages.programs.transfer import Transfer
@@ -57,20 +61,17 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
     about = inputs.params["teacher"]
     frozen, own = frozen_prompts(inputs), program_of(recipe, about["name"])
     student = load_program(recipe, inputs.root, frozen)
-    teacher = load_program(own, inputs.root, None if "program" in about else frozen)
+    load = partial(load_program, own, inputs.root, None if "program" in about else frozen)
+    teacher = load()
     runs, count = _runs(recipe, inputs), int(about["rollouts"])
     sample(
         teacher,
         [{row["example_id"]: runs.of(row, count) for row in _examples(recipe, inputs)}],
-        lambda: as_teacher(
-            open_session(recipe, execution, inputs, recipe.rollout.sampling, recipe.rollout.parse_retries),
-            recipe,
-            about,
-            inputs.root,
-        ),
+        partial(_open, recipe, execution, inputs),
         out,
         shape=Shape(ROLLOUTS, "rollouts", runs.row),
         concurrency=execution.concurrency,
+        shared=shared_by(inputs, recipe, load),
     )
     rollouts = pl.DataFrame(compact(out, ROLLOUTS))
     transfer = _transfer(inputs, recipe, execution, teacher, student)
@@ -87,6 +88,11 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
         **judge_figures(out),
         **call_figures(invocations, rollouts.height, None if teacher.modules is None else list(teacher.modules)),
     }
+
+
+def _open(recipe: Recipe, execution: Execution, inputs: Inputs) -> Session:
+    session = open_session(recipe, execution, inputs, recipe.rollout.sampling, recipe.rollout.parse_retries)
+    return as_teacher(session, recipe, inputs.params["teacher"], inputs.root)
 
 
 def _examples(recipe: Recipe, inputs: Inputs) -> list[dict[str, Any]]:

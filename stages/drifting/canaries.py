@@ -19,8 +19,8 @@ from stages.contract import Artifact, Inputs, Out
 from stages.drifting.calls import row_of
 from stages.engines.factory import make_engine, policy_adapters
 from stages.engines.interface import Adapter, Engine, Request, Sampling
+from stages.programs.desk import usage_figures
 from stages.programs.recorder import Messages, checked_messages, encodable
-from stages.programs.shards import usage_figures
 from stages.training.members import Row
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ rollout stage writes them; otherwise they are first sorted into ranges on disk (
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import polars as pl
 
@@ -16,19 +17,21 @@ from stages.grouping.rules import Rules
 from stages.grouping.spool import spool
 from stages.grouping.tables import Tables, explain
 
+Made = TypeVar("Made")
+Make = Callable[[pl.DataFrame, pl.DataFrame], Made]
+"""What becomes of rollouts and their calls, of whole examples."""
+
 
 class UnorderedError(Exception):
     """The tables cannot be walked side by side."""
 
 
-def whole(tables: Tables, rules: Rules) -> Iterator[Chunk]:
+def whole(tables: Tables, rules: Rules, make: Make[Made]) -> Iterator[Made]:
     """Everything as one chunk."""
-    yield build(
-        read(tables.rollouts.frame(), tables, rules), read(tables.calls.frame(), tables, rules), rules, tables.where
-    )
+    yield make(read(tables.rollouts.frame(), tables, rules), read(tables.calls.frame(), tables, rules))
 
 
-def side_by_side(tables: Tables, rules: Rules, rows: int) -> Iterator[Chunk]:
+def side_by_side(tables: Tables, rules: Rules, rows: int, make: Make[Made]) -> Iterator[Made]:
     """Chunks of about `rows` invocations, while both tables keep one order of examples.
 
     Raises:
@@ -55,7 +58,7 @@ def side_by_side(tables: Tables, rules: Rules, rows: int) -> Iterator[Chunk]:
             raise UnorderedError
         cut, calls_cut = (rollouts.height, calls.height) if last else _whole_examples(rollouts, calls)
         if cut or last:
-            yield _build(rollouts[:cut], calls[:calls_cut], rules, tables.where)
+            yield make(rollouts[:cut], calls[:calls_cut])
             rollouts, calls = rollouts[cut:], calls[calls_cut:]
 
 
@@ -80,19 +83,24 @@ def _whole_examples(rollouts: pl.DataFrame, calls: pl.DataFrame) -> tuple[int, i
     return cut, first
 
 
-def _build(rollouts: pl.DataFrame, calls: pl.DataFrame, rules: Rules, where: str) -> Chunk:
+def build_ordered(rollouts: pl.DataFrame, calls: pl.DataFrame, rules: Rules, where: str) -> Chunk:
+    """A chunk of tables that are walked side by side.
+
+    Raises:
+        UnorderedError: when a call's rollout is in none of the chunk's rows.
+    """
     try:
         return build(rollouts, calls, rules, where)
     except UnknownRolloutError:
         raise UnorderedError from None
 
 
-def spooled(tables: Tables, rules: Rules, rows: int, folder: Path) -> Iterator[Chunk]:
+def spooled(tables: Tables, rules: Rules, rows: int, folder: Path, make: Make[Made]) -> Iterator[Made]:
     """Chunks of about `rows` invocations of tables in any order, by way of files in `folder`."""
     for rollouts, calls in spool(tables, rows, folder, lambda frame: read(frame, tables, rules)):
-        chunk = build(rollouts, calls, rules, tables.where)
+        made = make(rollouts, calls)
         del rollouts, calls  # text, no longer needed while the chunk is worked on
-        yield chunk
+        yield made
 
 
 def read(frame: pl.LazyFrame, tables: Tables, rules: Rules) -> pl.DataFrame:

@@ -11,7 +11,7 @@ from stages.grouping.rewards import MICRO
 from stages.grouping.tally import FINE
 
 if TYPE_CHECKING:
-    from stages.grouping.write import Totals
+    from stages.grouping.totals import Totals
 
 
 def summary_rows(figures: pl.DataFrame, excluded: pl.DataFrame) -> list[dict[str, Any]]:

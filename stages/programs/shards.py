@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from schemas.errors import DataError, StageError
+from schemas.errors import DataError
 from schemas.examples import EXAMPLES
 from schemas.execution import Execution
 from schemas.judge_calls import JUDGE_CALLS
@@ -18,31 +16,19 @@ from schemas.manifest import TELEMETRY
 from schemas.parquet import read_rows, read_table, write_table
 from schemas.recipe import Recipe
 from schemas.recipe_data import SamplingSection
-from schemas.rollouts import INVOCATIONS
 from schemas.scores import LATENCY
 from schemas.table import TableSpec
 from stages.contract import Inputs, Out
 from stages.engines.factory import base_digests, make_endpoints, make_engine, policy_adapters
-from stages.engines.interface import EngineUsage, Sampling
+from stages.engines.interface import Sampling
 from stages.programs.clerk import Clerk
+from stages.programs.desk import Desk, Shape
 from stages.programs.judging import judging_of
 from stages.programs.load import Program
-from stages.programs.run import Finished, Job
+from stages.programs.run import Job
 from stages.programs.runner import run_programs
 from stages.programs.session import Session
-from stages.programs.worth import OURS
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Which table a stage makes of its runs, and how a run becomes a row of it."""
-
-    spec: TableSpec
-    unit: str
-    """What progress counts."""
-    row: Callable[[Finished], dict[str, Any]]
-    timed: bool = False
-    """Whether how long each run took is kept, in the telemetry."""
+from stages.programs.shared import Collector, Crew, Shared
 
 
 def read_split(inputs: Inputs, split: str) -> list[dict[str, Any]]:
@@ -104,6 +90,7 @@ def sample(
     *,
     shape: Shape,
     concurrency: int,
+    shared: Shared | None = None,
 ) -> None:
     """Make every run whose example has no shard yet, and commit an example's shards once all its runs are done.
 
@@ -116,142 +103,56 @@ def sample(
             `telemetry/latency.parquet`.
         shape: the table.
         concurrency: runs in flight at once.
+        shared: who makes the runs; None: this process. What is committed is the same.
 
     Raises:
         StageError: when every run ended in a failure of the metric or of the engine. Nothing of it is committed, so
             that the stage can be run again once the cause is mended.
     """
-    session: Session | None = None
+    make = (
+        _here(program, open_, out, shape, concurrency)
+        if shared is None
+        else _elsewhere(shared, open_, out, shape, concurrency)
+    )
     total = 0
     for jobs in waves:
         done = {Path(name).stem for name in out.committed(f"{shape.spec.name}/")}
-        left = [job for example_id in sorted(jobs) if example_id not in done for job in jobs[example_id]]
+        left = {example_id: jobs[example_id] for example_id in sorted(jobs) if example_id not in done}
         total += sum(map(len, jobs.values()))
-        if not left:
-            continue
-        session = session or open_()
-        desk = _Desk(out, shape, session, total=total, sizes=_sizes(jobs))
-        desk.finished = total - len(left)
-        with Clerk(ahead=concurrency) as clerk:  # alone with `out` until it has left
-            for finished in run_programs(program, left, session, concurrency):
-                clerk.do(desk.take, finished)
-        desk.close(some_before=bool(done))
+        if left:
+            make(left, total - sum(map(len, left.values())), total, bool(done))
     if out.committed(f"{JUDGE_CALLS.name}/"):
         compact(out, JUDGE_CALLS)
     if shape.timed:
         compact(out, LATENCY, below=TELEMETRY)
 
 
-def _sizes(jobs: Mapping[str, Sequence[Job]]) -> dict[str, int]:
-    return {example_id: len(runs) for example_id, runs in jobs.items()}
+Make = Callable[[Mapping[str, Sequence[Job]], int, int, bool], None]
+"""Makes and commits runs; also told how many were there before, of how many, and whether any was committed."""
 
 
-@dataclass
-class _Desk:
-    """Collects finished runs by example and commits the examples that are complete."""
+def _here(program: Program, open_: Callable[[], Session], out: Out, shape: Shape, concurrency: int) -> Make:
+    session: Session | None = None
 
-    out: Out
-    shape: Shape
-    session: Session
-    total: int
-    sizes: Mapping[str, int]
-    finished: int = 0
-    committed: bool = False
-    open: dict[str, list[Finished]] = field(default_factory=dict)
-    held: list[list[Finished]] = field(default_factory=list)
-    """Examples of which every run failed for a reason that is not the model's."""
-    counted: dict[str, float] = field(default_factory=dict)
-    started: float = field(default_factory=time.monotonic)
+    def make(jobs: Mapping[str, Sequence[Job]], finished: int, total: int, some_before: bool) -> None:
+        nonlocal session
+        session = session or open_()
+        sizes = {example_id: len(runs) for example_id, runs in jobs.items()}
+        desk = Desk(out, shape, session, total=total, sizes=sizes, finished=finished)
+        with Clerk(ahead=concurrency) as clerk:  # alone with `out` until it has left
+            for run in run_programs(program, [job for runs in jobs.values() for job in runs], session, concurrency):
+                clerk.do(desk.take, run)
+        desk.close(some_before=some_before)
 
-    def __post_init__(self) -> None:
-        self.counted = _figures(self.session)
-        self._tokens_before = self.session.engine.usage.completion_tokens
-
-    def take(self, finished: Finished) -> None:
-        runs = self.open.setdefault(finished.job.example_id, [])
-        runs.append(finished)
-        self.finished += 1
-        seconds = max(time.monotonic() - self.started, 1e-9)
-        rate = (self.session.engine.usage.completion_tokens - self._tokens_before) / seconds
-        self.out.progress(self.finished, self.total, self.shape.unit, tokens_per_second=round(rate, 1))
-        if len(runs) == self.sizes[finished.job.example_id]:
-            del self.open[finished.job.example_id]
-            if all(run.outcome.status in OURS for run in runs):
-                self.held.append(runs)
-            else:
-                self._commit(runs)
-
-    def close(self, *, some_before: bool) -> None:
-        assert not self.open, f"{len(self.open)} examples are incomplete"
-        if self.held and not self.committed and not some_before:
-            raise StageError(_all_failed([run for runs in self.held for run in runs], self.shape.unit))
-        for runs in self.held:
-            self._commit(runs)
-
-    def _commit(self, runs: list[Finished]) -> None:
-        """The calls first: an example counts as done when its shard of the stage's own table is there."""
-        runs.sort(key=lambda run: run.job.index)
-        name = f"{runs[0].job.example_id}.parquet"
-        _write(self.out, f"invocations/{name}", [row for run in runs for row in run.invocations], INVOCATIONS)
-        if self.shape.timed:
-            _write(self.out, f"{TELEMETRY}{LATENCY.name}/{name}", [_seconds(run) for run in runs], LATENCY)
-        if judged := [row for run in runs for row in run.judge_calls]:
-            _write(self.out, f"{JUDGE_CALLS.name}/{name}", judged, JUDGE_CALLS)
-        _write(self.out, f"{self.shape.spec.name}/{name}", [self.shape.row(run) for run in runs], self.shape.spec)
-        self.committed = True
-        figures = _figures(self.session)
-        self.out.telemetry(**{key: value - self.counted.get(key, 0.0) for key, value in figures.items()})
-        self.counted = figures
-        if retries := sum(run.metric_retries for run in runs):
-            self.out.telemetry(metric_retries=float(retries))
+    return make
 
 
-def _seconds(run: Finished) -> dict[str, Any]:
-    return {"example_id": run.job.example_id, "sample": run.job.index, "seconds": run.seconds}
-
-
-def _figures(session: Session) -> dict[str, float]:
-    answers = session.judging.answers
-    judged = {"judge_answers_remembered": float(answers.remembered)} if answers and answers.remembered else {}
-    return judged | session_figures(session)
-
-
-def session_figures(session: Session) -> dict[str, float]:
-    """What a session's engine and LMs have done so far, by the names of the telemetry."""
-    return usage_figures(session.engine.usage) | session.spending.figures()
-
-
-def usage_figures(usage: EngineUsage) -> dict[str, float]:
-    """What an engine has done so far, by the names of the telemetry."""
-    figures = {
-        "prompt_tokens": float(usage.prompt_tokens),
-        "prefilled_tokens": float(usage.prefilled_tokens),
-        "completion_tokens": float(usage.completion_tokens),
-        "engine_batches": float(usage.batches),
-        "engine_seconds": usage.seconds,
-    }
-    if usage.elsewhere:
-        figures |= {f"server.{name}": figures[name] for name in ("prompt_tokens", "completion_tokens")}
-        figures |= {"server.calls": figures["engine_batches"], "server.untold_calls": float(usage.untold)}
-    return figures
-
-
-def _all_failed(runs: Sequence[Finished], unit: str) -> str:
-    first = min(runs, key=lambda run: (run.job.example_id, run.job.index))
-    statuses = {run.outcome.status for run in runs}
-    what = "the metric failed" if statuses == {"metric_error"} else "the engine failed"
-    if len(statuses) > 1:
-        what = "the engine or the metric failed"
-    return (
-        f"{what} in all {len(runs)} {unit}. The first ({first.job.example_id}, {first.job.index}) says: "
-        f"{first.outcome.error}. Mend that and run again; nothing of them was kept."
+def _elsewhere(shared: Shared, open_: Callable[[], Session], out: Out, shape: Shape, concurrency: int) -> Make:
+    crew = Crew(shared.load, shared.check, open_, shape, concurrency)
+    collector = Collector(out, shape, crew, shared.workers)
+    return lambda jobs, finished, total, some_before: collector.collect(
+        jobs, finished=finished, total=total, some_before=some_before
     )
-
-
-def _write(out: Out, name: str, rows: Sequence[dict[str, Any]], spec: TableSpec) -> None:
-    draft = out.scratch / "shard.parquet"
-    write_table(rows, draft, spec)
-    out.commit_shard(name, draft)
 
 
 def compact(out: Out, spec: TableSpec, *, keep: bool = True, below: str = "") -> pa.Table:

@@ -14,12 +14,12 @@ import dspy
 from schemas.errors import MmgrpoError, StageError
 from schemas.recipe import Recipe
 from stages.contract import Out
+from stages.programs.desk import session_figures
 from stages.programs.dspy_engine import program_lm
 from stages.programs.dspy_program import ALONE, state_of
 from stages.programs.imports import describe
 from stages.programs.load import Program
 from stages.programs.session import Session
-from stages.programs.shards import session_figures
 from stages.prompting.memory import Memory
 from stages.prompting.optimizers import Task, most_trials, optimize
 from stages.prompting.program import SERVICE, ProposerEngine, optimizable

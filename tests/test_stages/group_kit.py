@@ -24,7 +24,8 @@ from stages.grouping.files import TableFiles
 from stages.grouping.rules import rules_of
 from stages.grouping.sources import policy_ages
 from stages.grouping.tables import open_tables
-from stages.grouping.write import Totals, write_tables
+from stages.grouping.totals import Totals
+from stages.grouping.write import write_tables
 
 Row = dict[str, Any]
 POLICIES: list[Row] = [

@@ -1,0 +1,168 @@
+"""What runs in the processes of a cluster. Nothing heavy is imported before their settings are known."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import platform
+import resource
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pipeline.provenance import package_versions
+from schemas.canonical import digest, digest_file
+from schemas.errors import DataError, LockedError, MmgrpoError, RecipeError, StageError
+
+KINDS: Mapping[str, type[MmgrpoError]] = {
+    kind.__name__: kind for kind in (RecipeError, DataError, StageError, LockedError)
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a process is given before it does anything."""
+
+    build: Mapping[str, str]
+    """See `build`."""
+    env: Mapping[str, str] = field(repr=False)
+    """Environment variables, keys of endpoints among them."""
+    folder: str
+    """Where the command was typed: programs may open files relative to it."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """An error on its way: it is sent in words, since not every exception can be sent."""
+
+    kind: str
+    text: str
+
+    def error(self) -> MmgrpoError:
+        """As it is raised where the command was typed."""
+        return KINDS[self.kind](self.text)
+
+
+@dataclass(frozen=True)
+class Said:
+    """A result, or an error; and the processor time that its process has taken so far."""
+
+    name: str = ""
+    result: Any = None
+    refused: Refused | None = None
+    core_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A process that can begin."""
+
+    node: str
+    leaves: Path | None
+    """Folder that its state writes into, if any."""
+
+
+@cache
+def build() -> Mapping[str, str]:
+    """What must be the same on all machines: Python, the packages that results depend on, and our own code."""
+    root = Path(__file__).resolve().parents[2]
+    own = {
+        path.relative_to(root).as_posix(): digest_file(path)
+        for package in ("pipeline", "schemas", "stages")
+        for path in sorted((root / package).rglob("*.py"))
+    }
+    return {"python": platform.python_version(), **package_versions(), "the code of mmgrpo": digest(own)[:12]}
+
+
+def enter(setting: Setting) -> None:
+    """Take on the settings of the command.
+
+    Raises:
+        StageError: where this machine has other versions.
+    """
+    os.environ.update(setting.env)
+    here = build()
+    names = sorted(here.keys() | setting.build.keys())
+    other = [name for name in names if here.get(name) != setting.build.get(name)]
+    if other:
+        told = "; ".join(f"{name} {here.get(name, 'missing')} (expected {setting.build.get(name)})" for name in other)
+        raise StageError(
+            f"a worker on {socket.gethostname()} has other versions than this machine: {told}. Results would depend on "
+            "who makes them: install the same on all machines (`pip install -c constraints.txt`)"
+        )
+    if Path(setting.folder).is_dir():
+        os.chdir(setting.folder)
+
+
+def refusal(error: BaseException) -> Refused:
+    """An error in words: one for users as it is, any other with its traceback."""
+    for name, kind in KINDS.items():
+        if isinstance(error, kind):
+            return Refused(name, str(error))
+    text = "".join(traceback.format_exception(error)).rstrip()
+    return Refused("StageError", f"a worker on {socket.gethostname()} failed:\n{text}")
+
+
+def core_seconds() -> float:
+    """Processor time of this process and of those that it started and that ended."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + ended.ru_utime + ended.ru_stime
+
+
+class Actor:
+    """A process that keeps a state, such as a program with its engine."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._refused: Refused | None = None
+        self._held: tuple[int, Any] | None = None
+        try:
+            enter(setting)
+        except MmgrpoError as error:
+            self._refused = refusal(error)
+
+    def begin(self, number: int, make: bytes) -> Said:
+        """Make the state of a number, unless it is the one at hand."""
+        try:
+            if self._refused is None and (self._held is None or self._held[0] != number):
+                self._held = None
+                self._held = number, pickle.loads(make)()  # noqa: S301 - sent by the command that started this process
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is told
+            return Said(refused=refusal(error))
+        if self._refused is not None or self._held is None:
+            return Said(refused=self._refused)
+        leaves = getattr(self._held[1], "leaves", None)
+        return Said(result=Ready(socket.gethostname(), leaves), core_seconds=core_seconds())
+
+    def work(self, step: bytes, tasks: Mapping[str, Any]) -> Iterator[Said]:
+        """Do some tasks, and say of each what came of it."""
+        assert self._held is not None
+        try:
+            for name, result in pickle.loads(step)(self._held[1], tasks):  # noqa: S301 - as above
+                yield Said(name, result, core_seconds=core_seconds())
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is told
+            yield Said(refused=refusal(error))
+
+    def leave(self) -> float:
+        """Let go of the state and of processes that it holds; returns the processor time of all."""
+        self._held = None
+        if "stages.engines.factory" in sys.modules:
+            sys.modules["stages.engines.factory"].release()
+        return core_seconds()
+
+
+def do(setting: Setting, step: bytes, task: bytes) -> Said:
+    """Do one task that needs no state."""
+    before = core_seconds()
+    try:
+        enter(setting)
+        function: Callable[[Any], Any] = pickle.loads(step)  # noqa: S301 - as above
+        result = function(pickle.loads(task))  # noqa: S301 - as above
+    except BaseException as error:  # noqa: BLE001 - as above
+        return Said(refused=refusal(error))
+    return Said(result=result, core_seconds=core_seconds() - before)

@@ -1,0 +1,232 @@
+"""The Ray cluster that a command works with: one that is there, or one of its own that ends with it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from math import floor
+from pathlib import Path
+from typing import Any
+
+from pipeline.metering import Meter
+from pipeline.on_ray.actor import Setting, build
+from pipeline.on_ray.crew import Note, Wanted
+from pipeline.on_ray.workers import RayWorkers
+from pipeline.pool import cores
+from schemas.errors import StageError
+from schemas.execution import Execution
+from schemas.recipe import Recipe
+
+GIVEN = ("HF_", "MMGRPO_", "TOKENIZERS_", "OMP_WAIT_POLICY")
+"""Environment variables that actors are given begin with one of these, beside those that are named."""
+
+
+@dataclass
+class Cluster:
+    """Connected to, or started, when the first work is to be shared."""
+
+    execution: Execution
+    recipe: Recipe | None
+    note: Note
+    own: bool = False
+    """Whether it ends with this command."""
+    connected: bool = False
+    folder: Path = field(default_factory=Path.cwd)
+    """Where the command was typed; a program may change the working folder later."""
+    _ours: bool = False
+    """Whether this command made the connection, and ends it."""
+    _folder: Path | None = None
+    _wanted: Wanted | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @contextmanager
+    def workers(self, meter: Meter | None = None) -> Iterator[RayWorkers]:
+        """The workers of one stage. Their processes end with it, so that training has the machines to itself."""
+        workers, kindly = RayWorkers(self.wanted, self.execution.concurrency, self.tasks_at_once), False
+        if meter is not None:
+            meter.helpers = workers
+        try:
+            yield workers
+            kindly = True
+        finally:
+            if self.connected:
+                workers.close(kindly=kindly)
+
+    def wanted(self) -> Wanted:
+        """What an actor takes, of a cluster that is there from now on.
+
+        Raises:
+            StageError: where Ray is not installed, does not answer, or has another version; or where a cluster of our
+                own has no room for one actor.
+        """
+        with self._lock:
+            if self._wanted is None:
+                self.connect()
+                self._wanted = self._want()
+            return self._wanted
+
+    def tasks_at_once(self) -> int:
+        """Two for each core of the cluster: none waits for its task, and few results wait for their turn."""
+        return max(2, 2 * int(_resources().get("CPU", 1)))
+
+    def connect(self) -> None:
+        """Connect to the cluster, or start one.
+
+        Raises:
+            StageError: where that cannot be.
+        """
+        if find_spec("ray") is None:
+            raise StageError("executor = 'ray' needs Ray: pip install '.[ray]'")
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        import ray
+
+        if ray.is_initialized():  # by the Python program that called us: it is theirs to end
+            self.connected = True
+            return
+        address = self.execution.ray.address or os.environ.get("RAY_ADDRESS") or None
+        self._ours = True
+        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
+        with _own_signals():
+            try:
+                if address is None:
+                    self._start(quiet)
+                else:
+                    ray.init(address=address, **quiet)
+            except (ConnectionError, TimeoutError, RuntimeError, ValueError, OSError) as error:
+                where = "on this machine" if address is None else f"at {address}"
+                text = " ".join(str(error).split())
+                self.close()
+                raise StageError(
+                    f"Ray {where} cannot be used: {text}. `mmgrpo doctor --exec executor=ray` looks into it; "
+                    "`ray start --head` starts a cluster, --exec executor=local does without"
+                ) from None
+        self.connected = True
+
+    def _start(self, quiet: dict[str, Any]) -> None:
+        import ray
+
+        self.own = True
+        # Sockets lie below this folder, and their paths may have 107 characters only.
+        self._folder = Path(tempfile.mkdtemp(prefix="mmgrpo-ray-", dir="/tmp" if Path("/tmp").is_dir() else None))  # noqa: S108
+        ray.init(
+            address="local",
+            num_cpus=cores(),
+            include_dashboard=False,
+            object_store_memory=self.execution.ray.object_store_mib << 20,
+            _temp_dir=str(self._folder),
+            **quiet,
+        )
+
+    def _want(self) -> Wanted:
+        section, has = self.execution.ray, _resources()
+        gpus = section.gpus if section.gpus is not None else self._gpus(has)
+        options: dict[str, Any] = {"num_cpus": section.cpus, "num_gpus": gpus}
+        if section.memory_gib is not None:
+            options["memory"] = int(section.memory_gib * 2**30)
+        fits = [floor(has.get("CPU", 0.0) / section.cpus)]
+        fits += [floor(has.get("GPU", 0.0) / gpus)] if gpus else []
+        fits += [floor(has.get("memory", 0.0) / options["memory"])] if "memory" in options else []
+        if self.own and min(fits) < 1:
+            raise StageError(
+                f"an actor wants {section.cpus:g} cores"
+                f"{f', {gpus:g} GPUs' if gpus else ''}{f', {section.memory_gib:g} GiB' if section.memory_gib else ''}, "
+                f"and this machine has {room(has)}: ask for less (ray.cpus, ray.gpus, ray.memory_gib)"
+            )
+        return Wanted(
+            actors=section.actors or max(1, min(fits)),
+            options=options,
+            setting=Setting(build(), self._env(), str(self.folder)),
+            section=section,
+            note=self.note,
+            room=lambda: room(_resources()),
+        )
+
+    def _gpus(self, has: dict[str, float]) -> float:
+        """Of an actor, where nothing is said: one, where the cluster has some and the engine can use it."""
+        wants = self.execution.engine != "server" and self.execution.device != "cpu"
+        return 1.0 if wants and has.get("GPU", 0.0) >= 1 else 0.0
+
+    def _env(self) -> dict[str, str]:
+        """What is set for actors. Values are sent to them and written nowhere."""
+        section = self.execution.ray
+        threads = str(self.execution.threads or max(1, int(section.cpus)))
+        named = {*section.env, self.execution.server.api_key_env}
+        if self.recipe is not None:
+            named |= {self.recipe.ingest.key_env, *(lm.api_key_env for lm in self.recipe.lms.values())}
+        given = {name: value for name, value in os.environ.items() if name in named or name.startswith(GIVEN)}
+        return {**given, "OMP_NUM_THREADS": threads, "POLARS_MAX_THREADS": threads}
+
+    def close(self) -> None:
+        """Leave the cluster; one of our own ends."""
+        if "ray" not in sys.modules:
+            return
+        import ray
+
+        if self._ours:
+            ray.shutdown()
+        self.connected = self.own = self._ours = False
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+
+def _resources() -> dict[str, float]:
+    import ray
+
+    found: dict[str, float] = ray.cluster_resources()
+    return found
+
+
+def room(has: dict[str, float]) -> str:
+    """The resources of a cluster in words."""
+    gpus = f", {has['GPU']:g} GPUs" if has.get("GPU") else ", no GPU"
+    return f"{has.get('CPU', 0):g} cores{gpus}, {has.get('memory', 0) / 2**30:.1f} GiB"
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keep our own handlers: Ray's would end the process where ours lets a command end in order."""
+    here = threading.current_thread() is threading.main_thread()
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)} if here else {}
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def cluster_of(execution: Execution, recipe: Recipe, note: Note) -> Iterator[Cluster | None]:
+    """The cluster of a command, until its end; None where the execution settings ask for none."""
+    if execution.executor != "ray":
+        yield None
+        return
+    cluster = Cluster(execution, recipe, note)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@contextmanager
+def connected(execution: Execution) -> Iterator[str]:
+    """What a cluster has, in words, while connected to it.
+
+    Raises:
+        StageError: where it does not answer, or has another version of Python or Ray.
+    """
+    cluster = Cluster(execution, None, print)
+    try:
+        cluster.connect()
+        yield room(_resources())
+    finally:
+        cluster.close()

@@ -1,0 +1,217 @@
+"""Work shared by a local Ray cluster of several processes: nothing is lost, nothing is made twice, nothing differs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from pipeline.metering import Meter
+from pipeline.on_ray.cluster import Cluster, cluster_of
+from pipeline.on_ray.crew import AHEAD
+from pipeline.on_ray.workers import RayWorkers
+from schemas.errors import DataError, RecipeError, StageError
+from schemas.examples import example_row
+from schemas.execution import Execution
+from stages.contract import Inputs
+from stages.grouping.rules import rules_of
+from stages.grouping.sources import policy_ages
+from stages.grouping.tables import open_tables
+from stages.grouping.write import write_tables
+from stages.programs.shards import sample
+from stages.programs.shared import Shared, shared_by
+from tests.test_pipeline import ray_kit as kit
+from tests.test_stages import group_kit
+from tests.test_stages.programs_kit import FolderOut, recipe_of
+
+pytestmark = pytest.mark.ray
+SETTINGS = {
+    "actors": 2,
+    "cpus": 0.25,
+    "patience_s": 90,
+    "object_store_mib": 100,
+    "tries": 2,
+    "env": ("KIT_SECRET",),
+    "examples": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        cluster_of(Execution.model_validate({"executor": "ray", "ray": SETTINGS}), recipe_of(), print) as made,
+    ):
+        patch.setenv("KIT_SECRET", "hush")
+        assert made is not None
+        assert made.wanted().actors == 2
+        yield made
+
+
+@pytest.fixture(scope="module")
+def workers(cluster: Cluster) -> Iterator[RayWorkers]:
+    """For tests in which nobody dies: the same two actors for all."""
+    with cluster.workers() as made:
+        yield made
+
+
+def numbers(count: int) -> dict[str, int]:
+    return {str(number): number for number in range(count)}
+
+
+def test_every_task_is_done_once_by_actors_and_not_here(workers: RayWorkers, tmp_path: Path) -> None:
+    found = list(workers.stream(partial(kit.Made, tmp_path), kit.slow_pids, numbers(9), runs=1))
+    assert sorted((name, square) for name, (square, _) in found) == [(str(n), n * n) for n in range(9)]
+    assert os.getpid() not in {pid for _, (_, pid) in found}
+
+
+def test_tasks_are_drawn_when_somebody_is_free_for_them(workers: RayWorkers, tmp_path: Path) -> None:
+    drawn = 0
+
+    def source() -> Iterator[tuple[str, int]]:
+        nonlocal drawn
+        for number in range(40):
+            drawn += 1
+            yield str(number), number
+
+    done = 0
+    for _ in workers.crew.stream(partial(kit.Made, tmp_path), kit.pids, source()):
+        done += 1
+        assert drawn - done <= 2 * AHEAD
+    assert done == 40
+
+
+def test_an_actor_has_the_variables_that_were_named_and_nobody_prints_them(
+    workers: RayWorkers, cluster: Cluster, tmp_path: Path
+) -> None:
+    found = dict(workers.stream(partial(kit.Made, tmp_path), kit.told_env, {"a": "KIT_SECRET", "b": "HOME_"}, runs=1))
+    assert found == {"a": "hush", "b": None}
+    assert "hush" not in repr(cluster.wanted())
+
+
+def test_errors_keep_their_kind_and_a_defect_its_traceback(workers: RayWorkers, tmp_path: Path) -> None:
+    make = partial(kit.Made, tmp_path)
+    with pytest.raises(DataError, match="the file x is broken"):
+        list(workers.stream(make, kit.refuses, numbers(1), runs=1))
+    with pytest.raises(StageError, match=r"(?s)worker on .* failed.*ray_kit.py.*ZeroDivisionError: in a program"):
+        list(workers.stream(make, kit.defect, numbers(1), runs=1))
+    with pytest.raises(DataError, match="the base model is not here"):
+        list(workers.stream(kit.broken_session, kit.pids, numbers(1), runs=1))
+
+
+def test_a_task_that_kills_every_actor_ends_the_stage_and_is_named(cluster: Cluster, tmp_path: Path) -> None:
+    with cluster.workers() as workers, pytest.raises(StageError, match="2 actors died while they worked on 3"):
+        list(workers.stream(partial(kit.Made, tmp_path), kit.dies_always, {"3": 3}, runs=1))
+
+
+def test_another_build_is_refused_and_says_what_differs(cluster: Cluster, tmp_path: Path) -> None:
+    wanted = cluster.wanted()
+    other = replace(wanted, setting=replace(wanted.setting, build={**wanted.setting.build, "polars": "0.1"}))
+    workers = RayWorkers(lambda: other, 8, cluster.tasks_at_once)
+    with pytest.raises(StageError, match=r"polars .* \(expected 0.1\)"):
+        list(workers.stream(partial(kit.Made, tmp_path), kit.pids, numbers(1), runs=1))
+    with pytest.raises(StageError, match=r"polars .* \(expected 0.1\)"):
+        list(workers.map(kit.square, range(3)))
+    workers.close(kindly=False)
+
+
+def test_tasks_without_a_state_come_in_order_also_where_a_process_died(cluster: Cluster, tmp_path: Path) -> None:
+    with cluster.workers() as workers:
+        assert list(workers.map(partial(kit.square_or_die, tmp_path), range(12))) == [n * n for n in range(12)]
+        assert (tmp_path / "died").exists()
+
+
+JOBS = {
+    row["example_id"]: kit.RUNS.of(row, 3)
+    for row in (example_row("train", {"x": f"word{index}"}, None, None) for index in range(5))
+}
+
+
+def shards(folder: Path, workers: RayWorkers | None, load: Any = kit.program) -> dict[str, bytes]:
+    """What sampling commits."""
+    out = FolderOut(folder)
+    shared = None if workers is None else Shared(workers, load, kit.nothing)
+    sample(load(), [JOBS], kit.scripted, out, shape=kit.shape(), concurrency=4, shared=shared)
+    assert out.steps[-1] == (15, 15)
+    if workers is not None:
+        assert out.figures["prompt_tokens"] > 0
+    return {name: path.read_bytes() for name, path in out.committed().items()}
+
+
+def test_rollouts_made_by_actors_are_byte_for_byte_those_made_here(workers: RayWorkers, tmp_path: Path) -> None:
+    here, there = shards(tmp_path / "here", None), shards(tmp_path / "there", workers)
+    assert here == there
+    assert len(here) == 2 * len(JOBS)
+
+
+def test_what_an_actor_lost_is_made_by_another_and_its_time_is_not_made_up(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "spared").mkdir()
+    (tmp_path / "spared" / "died").touch()
+    here = shards(tmp_path / "here", None, partial(kit.mortal, tmp_path / "spared", "word2"))
+    meter = Meter(lambda: 0)
+    with cluster.workers(meter) as workers:
+        there = shards(tmp_path / "there", workers, partial(kit.mortal, tmp_path, "word2"))
+        assert meter.read().core_seconds is None, "not known before they have ended"
+    assert (tmp_path / "died").exists()
+    assert here == there
+    assert meter.read().core_seconds is None, "what the lost one had spent is not known"
+
+
+def test_a_stage_goes_on_here_from_what_actors_committed(workers: RayWorkers, tmp_path: Path) -> None:
+    out = FolderOut(tmp_path / "out", fail_after=4)
+    with pytest.raises(KeyboardInterrupt):
+        sample(
+            kit.program(),
+            [JOBS],
+            kit.scripted,
+            out,
+            shape=kit.shape(),
+            concurrency=4,
+            shared=Shared(workers, kit.program, kit.nothing),
+        )
+    assert len(out.commits) == 4
+    assert shards(tmp_path / "out", None) == shards(tmp_path / "here", None)
+
+
+def test_a_program_of_this_process_alone_is_refused(workers: RayWorkers, tmp_path: Path) -> None:
+    live = recipe_of("stages.programs.live:program")
+    with pytest.raises(RecipeError, match="object of this Python process"):
+        shared_by(Inputs({}, {}, tmp_path, workers), live, kit.program)
+
+
+@pytest.mark.parametrize("group", [{}, {"scale": "module_std"}], ids=["plain", "two passes"])
+@pytest.mark.parametrize("shuffled", [False, True], ids=["ordered", "shuffled"])
+def test_groups_made_by_tasks_are_byte_for_byte_those_made_here(
+    cluster: Cluster, tmp_path: Path, group: dict[str, Any], shuffled: bool
+) -> None:
+    rewards = [[float((e * i) % 5) for i in range(6)] for e in range(40)]
+    rollouts, calls = group_kit.one_module(*rewards)
+    if shuffled:
+        rollouts, calls = rollouts[::-1], calls[3:] + calls[:3]
+    files = [group_kit.write_inputs(tmp_path, rollouts, calls)]
+    rules = rules_of(group_kit.recipe(**group))
+
+    def made(folder: Path, workers: RayWorkers | None) -> list[bytes]:
+        out = group_kit.MemoryOut(folder)
+        ages = policy_ages(pl.DataFrame(group_kit.POLICIES))
+        totals = write_tables(open_tables(files, rules), ages, rules, 60, out, workers=workers)
+        assert totals.invocations == 240
+        assert out.said[-1] == (240, 240)
+        return [path.read_bytes() for _, path in sorted(out.shards.items())]
+
+    with cluster.workers() as workers:
+        there = made(tmp_path / "there", workers)
+        assert workers.core_seconds
+    assert there == made(tmp_path / "here", None)
+
+
+def test_a_cluster_has_room_or_says_that_it_has_none(cluster: Cluster) -> None:
+    asked = Execution.model_validate({"executor": "ray", "ray": {"cpus": 4096}})
+    with pytest.raises(StageError, match="an actor wants 4096 cores, and this machine has"):
+        replace(cluster, execution=asked, own=True, connected=True, _wanted=None)._want()
