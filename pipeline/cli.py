@@ -19,7 +19,7 @@ from pathlib import Path
 from pipeline.commands.arguments import refuse_addresses
 from pipeline.launch import own_device, refuse_many
 from pipeline.remote.attached import detach, refresh, shown
-from schemas.addresses import without_secrets
+from pipeline.terminal import guard_logs, say
 from schemas.errors import MmgrpoError
 
 COMMANDS = (
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         refresh()
         return int(options.do(options))
     except MmgrpoError as error:
-        print(shown(without_secrets(f"mmgrpo: {error}")), file=sys.stderr)
+        say(shown(f"mmgrpo: {error}"), file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
         # Whoever read the output has stopped, as `| head` does. Nothing more may be written to it, not even at exit.
@@ -83,13 +83,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except Exception as error:  # noqa: BLE001 - the last resort: whole traceback, and the exit code of a failed stage
         if text := _of_machine(error):
-            print(without_secrets(f"mmgrpo: {text}"), file=sys.stderr)
+            say(f"mmgrpo: {text}", file=sys.stderr)
             return 4
-        print(without_secrets(traceback.format_exc()), end="", file=sys.stderr)
-        print("mmgrpo: a defect, in mmgrpo or in the program it runs. What was committed is kept.", file=sys.stderr)
+        say(traceback.format_exc(), end="", file=sys.stderr)
+        say("mmgrpo: a defect, in mmgrpo or in the program it runs. What was committed is kept.", file=sys.stderr)
         return 4
     except KeyboardInterrupt as stopped:
-        print("mmgrpo: interrupted; what was committed is kept, the same command goes on from there", file=sys.stderr)
+        say("mmgrpo: interrupted; what was committed is kept, the same command goes on from there", file=sys.stderr)
         return 128 + (signal.SIGTERM if isinstance(stopped, _Terminated) else signal.SIGINT)
     finally:
         detach()
@@ -119,6 +119,7 @@ def _environment(options: argparse.Namespace) -> None:
     # Threads that spin while they wait make a busy machine ten times slower; sleeping ones cost little on an idle one.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     own_device()
+    guard_logs()
     if threads := _threads(options):
         os.environ["OMP_NUM_THREADS"] = os.environ["POLARS_MAX_THREADS"] = threads
 

@@ -10,8 +10,9 @@ from typing import Any
 
 from pipeline.costing import Spent
 from pipeline.costs import Ledger, Row
-from pipeline.reporting.text import ABSENT, duration, plain, plural
+from pipeline.reporting.text import ABSENT, duration, plural
 from pipeline.texttable import table
+from schemas.visible import plain
 
 FORMAT = 1
 _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")

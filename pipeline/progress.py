@@ -11,6 +11,9 @@ from typing import TextIO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from pipeline.terminal import say
+from schemas.visible import plain
+
 Listener = Callable[[str, int, int, str], None]
 """Is told what a stage is called, and how many of how many things of a kind are done; 0 of 0 when it begins."""
 
@@ -61,7 +64,7 @@ class Reporter:
     def note(self, text: str) -> None:
         """One line of text."""
         if self._mode != "off":
-            print(text, file=self._stream, flush=True)
+            say(text.replace("\n", "\u240a"), file=self._stream, flush=True)
 
     def start(self, label: str) -> None:
         """A stage begins."""
@@ -72,15 +75,15 @@ class Reporter:
         self._pace = Pace("", self._began)
         if self._mode == "bar":
             columns = (
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(bar_width=12),
                 MofNCompleteColumn(),
-                TextColumn("{task.fields[unit]} {task.fields[figures]}"),
+                TextColumn("{task.fields[unit]} {task.fields[figures]}", markup=False),
                 TimeRemainingColumn(),
             )
             self._bar = Progress(*columns, console=Console(file=self._stream), transient=True)
             self._bar.start()
-            self._task = self._bar.add_task(label, total=None, unit="", figures="")
+            self._task = self._bar.add_task(plain(label), total=None, unit="", figures="")
 
     def update(self, done: int, total: int, unit: str, figures: dict[str, float | str]) -> None:
         """A stage got further."""
@@ -94,7 +97,7 @@ class Reporter:
                 self._bar.reset(self._task)
         self._pace.seen = now
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=done, total=total, unit=unit, figures=text)
+            self._bar.update(self._task, completed=done, total=total, unit=unit, figures=plain(text))
             return
         if now - self._last >= EVERY_S:
             self._last = now

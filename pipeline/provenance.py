@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from schemas.addresses import without_secrets
+from schemas.discretion import discreet
 
 if TYPE_CHECKING:
     from schemas.execution import Execution
@@ -68,7 +68,7 @@ def provenance(
         "threads": threads(execution),
         "device": None if execution is None else execution.device,
         "root": None if root is None else str(root.absolute()),
-        "command": shlex.join(["mmgrpo", *map(without_secrets, sys.argv[1:])]),
+        "command": shlex.join(["mmgrpo", *map(discreet, sys.argv[1:])]),
         "started": started.isoformat(timespec="seconds"),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(seconds, 3),

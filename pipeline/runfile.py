@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pipeline.remote.attached import swap
 from schemas.canonical import canonical_json, digest
 from schemas.errors import DataError
+from schemas.foreign import read_json
 
 NAME = "run.json"
 
@@ -68,7 +68,7 @@ def read_run(folder: Path) -> RunFile:
     """
     path = folder / NAME
     try:
-        run = RunFile.model_validate(json.loads(path.read_bytes()))
+        run = RunFile.model_validate(read_json(path))
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"{path}: no such file. Is {folder} a run folder? `mmgrpo run RECIPE` makes one.") from None
     except (IsADirectoryError, ValueError, ValidationError) as error:

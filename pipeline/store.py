@@ -7,9 +7,9 @@ A process killed at any point leaves a finished artifact or a partial one that t
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
+import stat
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +26,7 @@ from pipeline.metering import Meter
 from pipeline.remote.attached import mirror_of
 from schemas.canonical import canonical_json, digest, digest_file
 from schemas.errors import DataError, LockedError, StageError
+from schemas.foreign import lies_within, read_json
 from schemas.manifest import TELEMETRY, FileEntry, Manifest, artifact_digest
 from schemas.table import NAME_KEY, VERSION_KEY
 from schemas.telemetry import ATTEMPTS, next_attempt, read_attempts, sum_attempts, write_attempt
@@ -314,8 +315,8 @@ def read_manifest(path: Path) -> Manifest:
         DataError: naming the file, when it cannot be read or does not match its digests.
     """
     try:
-        manifest = Manifest.model_validate(json.loads(path.read_bytes()))
-    except (IsADirectoryError, ValueError, ValidationError) as error:
+        manifest = Manifest.model_validate(read_json(path))
+    except (ValueError, ValidationError) as error:
         raise DataError(f"{path}: not a manifest of this release ({str(error).splitlines()[0]})") from None
     if manifest.manifest_digest != manifest.own_digest():
         raise DataError(f"{path}: its content does not give its own digest: it was changed after it was written")
@@ -333,6 +334,8 @@ def check_files(folder: Path, manifest: Manifest) -> list[str]:
         entry = manifest.files[name]
         if name not in found:
             return f"{folder / name}: listed in the manifest but missing"
+        if not _is_plain(folder, found[name]):
+            return f"{folder / name}: a link, a pipe or a device, where the manifest lists a file"
         if (size := found[name].stat().st_size) != entry.bytes:
             return f"{folder / name}: {size} bytes, expected {entry.bytes}"
         if digest_file(found[name]) != entry.sha256:
@@ -350,6 +353,12 @@ def _files(folder: Path) -> dict[str, Path]:
     """All files of an artifact by relative POSIX name, without scratch and manifest."""
     paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if not path.is_dir()}
     return {name: paths[name] for name in sorted(paths) if name != MANIFEST and not name.startswith(f"{SCRATCH}/")}
+
+
+def _is_plain(folder: Path, path: Path) -> bool:
+    """Whether a file lies in a folder itself: what a link leads to is nobody's to vouch for, and a pipe has no end."""
+    within = [path, *path.parents][: len(path.relative_to(folder).parts)]
+    return stat.S_ISREG(path.lstat().st_mode) and not any(part.is_symlink() for part in within)
 
 
 def _entry(path: Path) -> FileEntry:
@@ -370,8 +379,7 @@ def _entry(path: Path) -> FileEntry:
 
 def _safe(name: str) -> str:
     """A shard name: relative, without dots that climb, so that nothing is ever written outside the artifact."""
-    parts = name.split("/")
-    assert all(part and part not in {".", ".."} and not part.startswith(".") for part in parts), name
+    assert lies_within(name), name
     assert name != MANIFEST, name
     return name
 
@@ -393,7 +401,7 @@ def read_sums(path: Path) -> dict[str, float]:
     if not path.exists():
         return {}
     try:
-        sums: dict[str, float] = json.loads(path.read_bytes())
+        sums: dict[str, float] = read_json(path)
     except ValueError as error:
         raise DataError(f"{path}: not JSON ({error}). Delete this file and run again; it holds timings only.") from None
     return sums

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pipeline.files import replace_file
 from schemas.errors import DataError
+from schemas.foreign import read_json
 
 NAME = "tainted.json"
 
@@ -43,7 +43,7 @@ def read_tainted(run: Path) -> Tainted | None:
     if not path.exists():
         return None
     try:
-        return Tainted.model_validate(json.loads(path.read_bytes()))
+        return Tainted.model_validate(read_json(path))
     except (ValueError, ValidationError) as error:
         raise DataError(f"{path}: not a mark of this release ({str(error).splitlines()[0]})") from None
 

@@ -5,7 +5,6 @@ They say who asked, when and why, and never what it was.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -14,6 +13,7 @@ from pipeline.files import replace_file
 from pipeline.store import MANIFEST
 from schemas.canonical import canonical_json, digest
 from schemas.errors import DataError
+from schemas.foreign import read_json
 from schemas.manifest import Manifest
 from stages.contract import Artifact
 
@@ -54,7 +54,7 @@ def bury(folder: Path, tombstone: Tombstone) -> None:
     sealed = tombstone.model_copy(update={"digest": tombstone.own_digest()})
     replace_file(folder / NAME, canonical_json(sealed.model_dump(mode="json")) + "\n")
     for path in sorted(folder.rglob("*"), reverse=True):
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             path.rmdir()
         elif path.name not in (NAME, MANIFEST) or path.parent != folder:
             path.unlink()
@@ -70,8 +70,8 @@ def tombstone_of(folder: Path) -> Tombstone | None:
     if not path.exists():
         return None
     try:
-        found = Tombstone.model_validate(json.loads(path.read_bytes()))
-    except (IsADirectoryError, ValueError, ValidationError) as error:
+        found = Tombstone.model_validate(read_json(path))
+    except (ValueError, ValidationError) as error:
         raise DataError(f"{path}: not a tombstone of this release ({str(error).splitlines()[0]})") from None
     if found.digest != found.own_digest():
         raise DataError(f"{path}: its content does not give its own digest: it was changed after it was written")

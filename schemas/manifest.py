@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_validator
 
 from schemas.canonical import digest, digest_files
+from schemas.foreign import lies_within
 
 TELEMETRY = "telemetry/"
 """Files below this folder (timings, cost) are listed and verified, but are no part of an artifact's digest."""
@@ -45,6 +46,13 @@ class Manifest(BaseModel):
     """git commit and dirty hash, package versions, command line, UTC times, cost. Not part of any digest but this
     manifest's own."""
     manifest_digest: str = ""
+
+    @field_validator("files")
+    @classmethod
+    def _lie_within(cls, files: dict[str, FileEntry]) -> dict[str, FileEntry]:
+        if leading_out := [name for name in files if not lies_within(name)]:
+            raise ValueError(f"the file name {leading_out[0]!r} is not one of a file within the artifact")
+        return files
 
     def sealed(self) -> Manifest:
         """This manifest with its own digest filled in."""

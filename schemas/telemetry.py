@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from schemas.errors import DataError
+from schemas.foreign import read_json
 from schemas.manifest import TELEMETRY
 
 ATTEMPTS = f"{TELEMETRY}attempts/"
@@ -50,11 +51,12 @@ def read_attempts(folder: Path) -> list[Attempt]:
 
 def _read(path: Path) -> Attempt:
     try:
-        return Attempt.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
+        return Attempt.model_validate(read_json(path))
+    except ValueError as error:
+        known = error.errors(include_url=False, include_input=False) if isinstance(error, ValidationError) else []
+        first = known[0]["msg"] if known else error
         raise DataError(
-            f"{path}: no record of an attempt ({first['msg']}). Restore it. In a .partial folder it may be deleted "
+            f"{path}: no record of an attempt ({first}). Restore it. In a .partial folder it may be deleted "
             "instead, since it holds timings only"
         ) from None
 

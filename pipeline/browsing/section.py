@@ -17,7 +17,8 @@ from pipeline.browsing.sources import reading
 from pipeline.browsing.tokens import Vocabulary
 from pipeline.browsing.trajectory import Record, trajectories
 from pipeline.reporting.opened import OpenRun, open_run
-from pipeline.reporting.text import count, number, plain, visible, words
+from pipeline.reporting.text import count, number, visible, words
+from schemas.visible import plain
 
 BYTES = 500_000
 """Of the data of all samples, as JSON."""

@@ -20,6 +20,7 @@ from urllib.parse import parse_qsl, urlsplit
 from pipeline.browsing.answers import HEADERS, Answer, answer
 from pipeline.browsing.guard import HOST, cookie_name, cookie_of, host_allowed, token_fits, wanted_by_itself
 from pipeline.browsing.live import Live
+from pipeline.terminal import say, show
 from schemas.errors import RecipeError
 
 AT_ONCE = 2
@@ -137,8 +138,8 @@ def serve(folder: Path, port: int) -> int:
     """
     with ReportServer(folder, port) as server:
         try:
-            print(f"Rollouts: {server.address}\nFor this machine only; Ctrl-C ends it.", flush=True)
+            show(f"Rollouts: {server.address}\nFor this machine only; Ctrl-C ends it.", flush=True)
             server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
-            print("\nEnded.")
+            say("\nEnded.")
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from pipeline.commands.arguments import folder
+from pipeline.terminal import say
 
 TEXT = "what a run cost: time, cores, GPUs, tokens, and money at the recipe's prices"
 
@@ -24,5 +25,5 @@ def do(options: argparse.Namespace) -> int:
 
     found = ledger(options.run)
     form = as_json if options.json else as_csv if options.csv else as_text
-    print(form(found).rstrip("\n"))
+    say(form(found).rstrip("\n"))
     return 0

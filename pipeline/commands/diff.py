@@ -6,6 +6,7 @@ import argparse
 import json
 
 from pipeline.commands.arguments import folder
+from pipeline.terminal import say
 
 TEXT = "what differs between two runs: recipe, data, code, environment, artifacts, scores"
 
@@ -22,5 +23,5 @@ def do(options: argparse.Namespace) -> int:
     from pipeline.comparing.diff import diff, render
 
     found = diff(options.first, options.second)
-    print(json.dumps(found, indent=2) if options.json else render(options.first, options.second, found))
+    say(json.dumps(found, indent=2) if options.json else render(options.first, options.second, found))
     return 0

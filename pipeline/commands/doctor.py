@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from pipeline.commands.arguments import execution_arguments
+from pipeline.terminal import say
 
 TEXT = "what is installed, what is missing, and what mends it"
 
@@ -24,5 +25,5 @@ def do(options: argparse.Namespace) -> int:
     execution = load_execution(options.execution, options.exec)
     cache = {"cache": str(options.cache)} if options.cache else {}
     findings = examine(execution.model_copy(update=cache))
-    print(render(findings))
+    say(render(findings))
     return 0 if all(item.fine for item in findings) else 4

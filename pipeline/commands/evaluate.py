@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from pipeline.commands.arguments import recipe_arguments
+from pipeline.terminal import say
 from schemas.errors import RecipeError
 
 TEXT = "score the base, the released and the newest policy on the test split"
@@ -40,14 +41,14 @@ def do(options: argparse.Namespace) -> int:
     with open_run(loaded, execution, folder, Reporter(execution.progress)) as runner:
         setup = identify(loaded.recipe, loaded.root, execution.cache)
         for index in run_test(runner, setup, split):
-            print(score_line(folder, split, index))
+            say(score_line(folder, split, index))
         for item in comparisons(folder, split):
             others = {"the base": item.to_base}
             if item.released != runner.state.policies[0]:
                 others[f"policy {item.released[:12]}, which is released"] = item.to_released
             for name, found in others.items():
                 if found is not None and item.position:
-                    print(f"  policy {item.policy[:12]}: {comparison_of(found, name)}")
-        print(f"The test split of this run has been opened {runner.state.tests_opened} time(s).")
+                    say(f"  policy {item.policy[:12]}: {comparison_of(found, name)}")
+        say(f"The test split of this run has been opened {runner.state.tests_opened} time(s).")
         build_report(folder)
     return 0

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from pipeline.commands.arguments import count, folder
+from pipeline.terminal import say
 
 TEXT = "write an adapter with its card, or the groups of an iteration joined with their tokens"
 
@@ -30,13 +31,13 @@ def do(options: argparse.Namespace) -> int:
         from pipeline.export import export_groups
 
         rows = export_groups(options.run, options.iteration or 0, options.target)
-        print(f"{options.target}: {rows} members")
+        say(f"{options.target}: {rows} members")
         return 0
     from pipeline.exporting.folder import export_adapter
 
     facts = export_adapter(options.run, options.target, policy=options.policy, merged=options.merged, base=options.base)
     what = f"merged weights, {facts.merged}" if facts.merged else ", ".join(facts.adapters)
-    print(f"{options.target}: policy {facts.policy[:12]} after {facts.iterations} iterations ({what})")
+    say(f"{options.target}: policy {facts.policy[:12]} after {facts.iterations} iterations ({what})")
     return 0
 
 

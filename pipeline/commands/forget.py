@@ -6,6 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
+from pipeline.terminal import say
 from schemas.errors import RecipeError
 
 TEXT = "delete traces from all snapshots, and say what they had reached"
@@ -41,5 +42,5 @@ def do(options: argparse.Namespace) -> int:
     wanted = Wanted(tuple(options.trace), tuple(options.user), options.reason)
     runs = options.runs if options.runs is not None else sorted(path.parent for path in Path("runs").glob("*/run.json"))
     found = forget(wanted, options.snapshots, runs, Reporter("off"))
-    print(json.dumps(found.as_json(), indent=2) if options.json else render(found))
+    say(json.dumps(found.as_json(), indent=2) if options.json else render(found))
     return 0

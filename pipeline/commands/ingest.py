@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from pipeline.commands.arguments import folder, settings_arguments
+from pipeline.terminal import say
 
 TEXT = "logged traces become a snapshot: the tables that a rollout stage writes"
 
@@ -47,10 +48,10 @@ def do(options: argparse.Namespace) -> int:
     reporter = Reporter(execution.progress)
     wanted = Wanted(tuple(options.addresses), options.format, options.rescore, options.onto)
     if options.suggest_modules:
-        print(suggest_modules(loaded, execution, wanted, options.snapshots, reporter), end="")
+        say(suggest_modules(loaded, execution, wanted, options.snapshots, reporter), end="")
         return 0
     found, made = ingest(loaded, execution, wanted, options.snapshots, reporter)
-    print(account_of(found))
+    say(account_of(found))
     place = shown(str(found.path))
-    print(f"Snapshot: {place}" if made else f"Snapshot: {place}, which holds exactly these traces already")
+    say(f"Snapshot: {place}" if made else f"Snapshot: {place}, which holds exactly these traces already")
     return 0

@@ -6,6 +6,7 @@ import argparse
 import json
 
 from pipeline.commands.arguments import folder
+from pipeline.terminal import say
 
 TEXT = "what an adapter, a rollout, an example or a trace was made from, and what came of it"
 
@@ -33,21 +34,21 @@ def do(options: argparse.Namespace) -> int:
 
     if options.policy is not None:
         rows = lineage.of_policy(options.run, options.policy)
-        print(json.dumps(rows, indent=2) if options.json else table(rows))
+        say(json.dumps(rows, indent=2) if options.json else table(rows))
         return 0
     if all(getattr(options, name) is None for name in ("adapter", "rollout", "example", "trace")):
         rows = lineage.chain(options.run)
-        print(json.dumps(rows, indent=2) if options.json else table(rows))
+        say(json.dumps(rows, indent=2) if options.json else table(rows))
         return 0
     tracer = Tracer(open_graph(options.run), options.run)
     if options.adapter is not None:
-        print(as_text(tracer.adapter(options.adapter), as_json=options.json))
+        say(as_text(tracer.adapter(options.adapter), as_json=options.json))
     elif options.example is not None:
-        print(as_text(tracer.example(options.example), as_json=options.json))
+        say(as_text(tracer.example(options.example), as_json=options.json))
     elif options.trace is not None:
-        print(as_text(tracer.trace(options.trace), as_json=options.json))
+        say(as_text(tracer.trace(options.trace), as_json=options.json))
     else:
         traced = tracer.rollout(options.rollout)
         fate = lineage.of_rollout(options.run, options.rollout)
-        print(json.dumps(fate | traced.as_json(), indent=2) if options.json else as_text(traced, as_json=False))
+        say(json.dumps(fate | traced.as_json(), indent=2) if options.json else as_text(traced, as_json=False))
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from pipeline.commands.arguments import recipe_arguments
+from pipeline.terminal import say
 
 TEXT = "run one more iteration, whatever of it is missing; for schedules"
 
@@ -29,9 +30,9 @@ def do(options: argparse.Namespace) -> int:
     with open_run(loaded, execution, folder, reporter) as runner, LiveReport(folder, reporter) as report:
         iteration = run_next(runner, after_jobs(runner, reporter))
         if iteration is None:
-            print(f"Everything in {shown(str(folder))} is up to date: the recipe has no further iteration.")
+            say(f"Everything in {shown(str(folder))} is up to date: the recipe has no further iteration.")
             return NOTHING_LEFT
-        print(f"Iteration {iteration} is done.")
+        say(f"Iteration {iteration} is done.")
         closing(folder, report)
     return 0
 

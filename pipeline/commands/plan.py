@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from pipeline.commands.arguments import iterations_argument, recipe_arguments
+from pipeline.terminal import say
 
 TEXT = "say what a run would do, and why"
 
@@ -21,5 +22,5 @@ def do(options: argparse.Namespace) -> int:
     from pipeline.plan import plan, render
 
     loaded, execution, folder = resolve(options)
-    print(render(plan(loaded, folder, iterations_of(options, loaded), execution.cache)))
+    say(render(plan(loaded, folder, iterations_of(options, loaded), execution.cache)))
     return 0

@@ -6,6 +6,7 @@ import argparse
 import json
 
 from pipeline.commands.arguments import folder
+from pipeline.terminal import say
 
 TEXT = "release a policy by hand, on the evidence of its scores"
 
@@ -25,5 +26,5 @@ def do(options: argparse.Namespace) -> int:
     from pipeline.release.words import line_of
 
     decision = release(options.run, options.policy, options.reason, force=options.force)
-    print(json.dumps(decision.model_dump(mode="json"), indent=2) if options.json else line_of(decision))
+    say(json.dumps(decision.model_dump(mode="json"), indent=2) if options.json else line_of(decision))
     return 0

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from pipeline.commands.arguments import count
+from pipeline.terminal import say
 
 TEXT = "write a recipe's stages as jobs of Slurm or Kubernetes"
 
@@ -43,7 +44,7 @@ def do(options: argparse.Namespace) -> int:
     chain = Chain(loaded.recipe, str(options.recipe), tuple(options.set), cluster)
     files = slurm_files(chain) if options.what == "slurm" else kubernetes_files(chain, options.iteration)
     write_files(options.folder, files)
-    print(f"{options.folder}: {', '.join(files)}")
+    say(f"{options.folder}: {', '.join(files)}")
     start = "submit.sh" if options.what == "slurm" else "run.sh"
-    print(f"Start all stages with {options.folder / start}")
+    say(f"Start all stages with {options.folder / start}")
     return 0

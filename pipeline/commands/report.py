@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from pipeline.commands.arguments import folder
+from pipeline.terminal import say
 
 TEXT = "write report.html and report.json into the run folder; --serve browses all rollouts"
 
@@ -27,7 +28,7 @@ def do(options: argparse.Namespace) -> int:
         raise RecipeError("--port goes with --serve")
     if options.port is not None and not 0 <= options.port < 1 << 16:
         raise RecipeError(f"--port {options.port}: expected a number from 0 to 65535; 0 takes a free one")
-    print(shown(f"Report: {build_report(options.run, at_work(options.run))}"), flush=True)
+    say(shown(f"Report: {build_report(options.run, at_work(options.run))}"), flush=True)
     if not options.serve:
         return 0
     from pipeline.browsing.server import serve

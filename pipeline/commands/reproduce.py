@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from pipeline.commands.arguments import count, execution_arguments, folder
+from pipeline.terminal import say
 from schemas.errors import DataError
 
 TEXT = "group, score, train and evaluate a run once more from its rollouts, and compare"
@@ -35,11 +36,11 @@ def do(options: argparse.Namespace) -> int:
     asked = Asked(options.run, folder, tuple(options.iteration), not options.no_evaluate, options.root)
     found = reproduce(asked, execution, Reporter(execution.progress))
     for item in found.compared:
-        print(item)
+        say(item)
     if found.state == DIFFERS:
         lines = [problem for item in found.compared for problem in item.problems]
         names = ", ".join(item.what for item in found.compared if item.state == DIFFERS)
         told = "\n".join([f"{options.run} does not come out again: {names}", *(f"  - {line}" for line in lines)])
         raise DataError(f"{told}\n{folder / NAME} has every figure")
-    print(f"{options.run} comes out again, {found.state}: {len(found.compared)} jobs; {folder / NAME}")
+    say(f"{options.run} comes out again, {found.state}: {len(found.compared)} jobs; {folder / NAME}")
     return 0

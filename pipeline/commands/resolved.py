@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pipeline.recipes import LoadedRecipe, load_execution, load_recipe
 from pipeline.settle import settle
+from pipeline.terminal import say
 from schemas.execution import Execution
 
 
@@ -19,7 +20,7 @@ def resolve(options: argparse.Namespace) -> tuple[LoadedRecipe, Execution, Path]
     folder = (options.run_dir or Path("runs") / loaded.recipe.name).absolute()
     loaded, notes = settle(loaded, execution, folder)
     for note in notes:
-        print(note, file=sys.stderr)
+        say(note, file=sys.stderr)
     reports = Path(execution.report_dir or folder / "trackers").absolute()
     return loaded, execution.model_copy(update={"report_dir": str(reports)}), folder
 

@@ -6,6 +6,7 @@ import argparse
 import json
 
 from pipeline.commands.arguments import folder
+from pipeline.terminal import say
 
 TEXT = "go back to a policy that was released before"
 
@@ -24,5 +25,5 @@ def do(options: argparse.Namespace) -> int:
     from pipeline.release.words import line_of
 
     decision = rollback(options.run, options.to, options.reason)
-    print(json.dumps(decision.model_dump(mode="json"), indent=2) if options.json else line_of(decision))
+    say(json.dumps(decision.model_dump(mode="json"), indent=2) if options.json else line_of(decision))
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from pipeline.commands.arguments import iterations_argument, recipe_arguments
+from pipeline.terminal import say
 
 TEXT = "run all iterations of a recipe; what is up to date is skipped"
 
@@ -31,6 +32,6 @@ def do(options: argparse.Namespace) -> int:
         if ended:
             reporter.note(f"The run ended early: {ended}")
         if runner.made == 0:
-            print(f"Everything in {shown(str(folder))} is up to date; nothing was run.")
+            say(f"Everything in {shown(str(folder))} is up to date; nothing was run.")
         closing(folder, report)
     return 0

@@ -14,6 +14,7 @@ from pipeline.release.words import line_of
 from pipeline.remote.attached import shown
 from pipeline.reporting.live import LiveReport
 from pipeline.run import Runner
+from pipeline.terminal import say
 from stages.engines.adapters import SHARED_NAME
 
 
@@ -34,8 +35,8 @@ def after_jobs(runner: Runner, reporter: Reporter) -> Callable[[Job], str | None
 def closing(folder: Path, report: LiveReport) -> None:
     """Write the report; say what the run cost, and where its newest adapters are."""
     page = report.finish()
-    print(cost_line(folder))
+    say(cost_line(folder))
     for name, adapter in newest_adapters(folder).items():
-        print(f"Adapter: {adapter}" if name == SHARED_NAME else f"Adapter {name}: {adapter}")
+        say(f"Adapter: {adapter}" if name == SHARED_NAME else f"Adapter {name}: {adapter}")
     if page is not None:
-        print(f"Report: {shown(str(page))}")
+        say(f"Report: {shown(str(page))}")

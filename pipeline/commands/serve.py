@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from pipeline.commands.arguments import count, recipe_arguments
+from pipeline.terminal import say
 
 TEXT = "start vLLM as a server of the base and the run's newest policy"
 
@@ -24,7 +25,7 @@ def do(options: argparse.Namespace) -> int:
 
     loaded, execution, folder = resolve(options)
     found = serving(loaded, execution, folder, options.host, options.port)
-    print(found.printed(), flush=True)
+    say(found.printed(), flush=True)
     if not options.only_print:
         found.start()
     return 0

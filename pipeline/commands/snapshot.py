@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from pipeline.commands.arguments import folder
+from pipeline.terminal import say
 
 TEXT = "compare two snapshots of traces, or export one as a data set"
 
@@ -31,8 +32,8 @@ def do(options: argparse.Namespace) -> int:
 
     if options.what == "export":
         rows = export_snapshot(open_snapshot(options.snapshot), options.folder)
-        print(f"{options.folder}: " + ", ".join(f"{count} {name}" for name, count in rows.items()))
+        say(f"{options.folder}: " + ", ".join(f"{count} {name}" for name, count in rows.items()))
         return 0
     found = diff(open_snapshot(options.before), open_snapshot(options.after))
-    print(json.dumps(found.as_json(), indent=2) if options.json else render(found))
+    say(json.dumps(found.as_json(), indent=2) if options.json else render(found))
     return 0

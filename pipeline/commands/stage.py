@@ -6,6 +6,7 @@ import argparse
 
 from pipeline.commands.arguments import count, recipe_arguments
 from pipeline.stages_in_order import STAGES
+from pipeline.terminal import say
 
 TEXT = "run one stage of one iteration, as one batch job"
 
@@ -48,11 +49,11 @@ def do(options: argparse.Namespace) -> int:
 
         def after(job: Job) -> None:
             if decision := gate.after(job):
-                print(line_of(decision))
+                say(line_of(decision))
 
         jobs = run_stage(runner, setup, options.name, options.iteration, after)
         if jobs == 0:
-            print(f"{options.name} of iteration {options.iteration}: the recipe needs none; nothing was run.")
+            say(f"{options.name} of iteration {options.iteration}: the recipe needs none; nothing was run.")
         elif runner.made == 0:
-            print(f"{options.name} of iteration {options.iteration} is up to date; nothing was run.")
+            say(f"{options.name} of iteration {options.iteration} is up to date; nothing was run.")
     return 0

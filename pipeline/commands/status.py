@@ -6,6 +6,7 @@ import argparse
 import json
 
 from pipeline.commands.arguments import folder
+from pipeline.terminal import say
 
 TEXT = "say what is released, what was decided, how much of alpha is left, and what to do next"
 
@@ -21,5 +22,5 @@ def do(options: argparse.Namespace) -> int:
     from pipeline.release.status import render, status
 
     found = status(options.run)
-    print(json.dumps(found.as_json(), indent=2) if options.json else render(found))
+    say(json.dumps(found.as_json(), indent=2) if options.json else render(found))
     return 0

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pipeline.commands.arguments import folder
 from pipeline.remote.attached import shown
+from pipeline.terminal import say
 from schemas.errors import DataError
 
 TEXT = "check every byte of a run against its manifests"
@@ -29,13 +30,13 @@ def do(options: argparse.Namespace) -> int:
 
     found = verify(options.run, deep=options.deep, root=options.root)
     for line in found.deleted:
-        print(line)
+        say(line)
     for check in found.checks:
-        print(check)
+        say(check)
         for line in check.skipped:
-            print(f"  not looked at: {line}")
+            say(f"  not looked at: {line}")
     if found.problems:
         lines = "\n".join(f"  - {problem}" for problem in found.problems)
         raise DataError(f"{options.run} does not verify:\n{lines}")
-    print(f"{shown(str(options.run))}: {found.artifacts} artifacts, {found.files} files, all as their manifests say")
+    say(f"{shown(str(options.run))}: {found.artifacts} artifacts, {found.files} files, all as their manifests say")
     return 0

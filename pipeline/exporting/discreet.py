@@ -9,11 +9,10 @@ from pathlib import PurePath
 from typing import Any
 from urllib.parse import urlsplit
 
+from schemas.discretion import MASK, SECRET_NAME
 from stages.ingest.patterns import BUILT_IN, find
 
-MASK = "***"
 _FINDERS = [BUILT_IN[kind] for kind in ("credentials", "api_key", "email")]
-_SECRET_NAMES = re.compile(r"(?i)(^|_|-)(api_?key|key|token|secret|password|passwd|credential)s?$")
 _LEAST = 6
 """A value of the environment that is shorter than this stands in too many texts to be one."""
 
@@ -40,7 +39,7 @@ def _clean(name: str, value: Any, secrets: list[str]) -> Any:
         return [_clean(name, item, secrets) for item in value]
     if not isinstance(value, str):
         return value
-    return MASK if value and _SECRET_NAMES.search(name) else shown(value, secrets)
+    return MASK if value and SECRET_NAME.search(name) else shown(value, secrets)
 
 
 def shown(text: str, secrets: list[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from pipeline.reporting.text import plain
+from schemas.visible import plain
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+\-.!|<>~=&:@$^\"'])")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from pipeline.remote.attached import pulled, swap
 from schemas.canonical import canonical_json
 from schemas.decisions import Record
 from schemas.errors import DataError, LockedError
+from schemas.foreign import parse_json
 
 PATIENCE_S = 60.0
 """How long another process may hold a chain that several runs share. Holding it takes milliseconds."""
@@ -36,7 +36,7 @@ def read_chain(path: Path, kind: type[R]) -> list[R]:
     for number, line in enumerate(_lines(path), start=1):
         where = f"{path}, line {number}"
         try:
-            record = kind.model_validate(json.loads(line))
+            record = kind.model_validate(parse_json(line))
         except (ValueError, ValidationError) as error:
             raise DataError(f"{where}: not a record of this release ({str(error).splitlines()[0]})") from None
         if record.digest != record.own_digest():

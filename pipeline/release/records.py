@@ -14,6 +14,7 @@ from pipeline.remote.attached import swap
 from schemas.canonical import canonical_json
 from schemas.decisions import Decision
 from schemas.errors import DataError
+from schemas.foreign import read_json
 
 FOLDER = "decisions"
 
@@ -93,8 +94,8 @@ def name_of(number: int) -> str:
 
 def _read(path: Path) -> Decision:
     try:
-        decision = Decision.model_validate(json.loads(path.read_bytes()))
-    except (IsADirectoryError, ValueError, ValidationError) as error:
+        decision = Decision.model_validate(read_json(path))
+    except (ValueError, ValidationError) as error:
         raise DataError(f"{path}: not a decision of this release ({str(error).splitlines()[0]})") from None
     if decision.digest != decision.own_digest():
         raise DataError(

@@ -21,6 +21,7 @@ from pathlib import Path
 from pipeline.remote.artifacts import Artifacts, artifact_of, is_artifact
 from pipeline.remote.lease import Lease
 from pipeline.remote.storage import Stat, Storage
+from pipeline.terminal import say
 from schemas.canonical import digest_file
 from schemas.errors import LockedError, StageError
 
@@ -152,7 +153,7 @@ class Mirror:
     def _probe(self, lease: Lease) -> None:
         """Once a process: say so where conditions on writes are not kept, since only the lease is left then."""
         if not self._probed and not lease.enforced():
-            print(
+            say(
                 f"mmgrpo: {self} writes over what is there although asked not to: the lease alone keeps two writers "
                 "apart there. See that clocks agree, and start no run twice.",
                 file=sys.stderr,

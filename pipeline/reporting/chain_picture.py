@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from pipeline.reporting.data_chain import Box, Chain, Link
-from pipeline.reporting.text import ABSENT, duration, plain
+from pipeline.reporting.text import ABSENT, duration
+from schemas.visible import plain
 
 WIDTH, HEIGHT = 156, 56
 """Of a box."""

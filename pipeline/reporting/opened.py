@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from pipeline.stages_in_order import STAGES as JOBS
 from pipeline.store import TELEMETRY_FILE, Store
 from pipeline.tombstones import tombstone_of
 from schemas.errors import DataError
+from schemas.foreign import read_json
 from schemas.parquet import read_frame
 from schemas.recipe import Recipe
 from schemas.table import TableSpec
@@ -110,7 +110,7 @@ def telemetry(artifact: Artifact) -> dict[str, float]:
         return {}
     path = artifact.file(TELEMETRY_FILE)
     try:
-        figures = json.loads(path.read_bytes())
+        figures = read_json(path)
         return {str(name): float(value) for name, value in figures.items()}
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: expected a JSON object of numbers ({error})") from None

@@ -24,6 +24,7 @@ from pipeline.reporting.environment import open_templates
 from pipeline.reporting.plots import Series, column_plot, line_plot
 from pipeline.reporting.scripts import inline, own_script
 from schemas.training import RATIO_EDGES
+from schemas.visible import plain
 from stages.grouping.reasons import REASONS
 from stages.training.names import LEFT_OUT
 
@@ -113,7 +114,7 @@ def _environment() -> Environment:
         text.share,
         text.bounds,
         text.duration,
-        text.plain,
+        plain,
         text.words,
         text.after,
         text.difference,
@@ -150,7 +151,7 @@ def _reward_plots(iterations: Sequence[Iteration], rows: Sequence[ModuleReward])
             for index in indices[:INDICES_DRAWN]
         ]
         more = f" (first {INDICES_DRAWN} of {len(indices)} calls)" if len(indices) > INDICES_DRAWN else ""
-        figures.append(_figure(f"{text.plain(module)}{more}", series, "iteration", cover=cover))
+        figures.append(_figure(f"{plain(module)}{more}", series, "iteration", cover=cover))
     return [figure for figure in figures if figure]
 
 
@@ -183,7 +184,7 @@ def _step_plots(steps: Sequence[Step]) -> list[Figure]:
             f"{caption}{more}",
             [
                 Series(
-                    text.plain(adapter) if len(adapters) > 1 else caption,
+                    plain(adapter) if len(adapters) > 1 else caption,
                     [(step.step, step.figures[name]) for step in steps if step.adapter == adapter],
                 )
                 for adapter in adapters[:INDICES_DRAWN]

@@ -12,7 +12,8 @@ from typing import TypeGuard
 
 from markupsafe import Markup
 
-from pipeline.reporting.text import figure, number, plain
+from pipeline.reporting.text import figure, number
+from schemas.visible import plain
 
 HEIGHT = 230
 MARKERS = 40

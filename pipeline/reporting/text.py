@@ -7,49 +7,27 @@ a reader (control characters, text direction overrides, characters without any s
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Mapping
 
 from markupsafe import Markup
 
 from pipeline.reporting.clips import Clipped
+from schemas.visible import plain, replacement
 from stages.statistics import Interval
 
 ABSENT = "\u2013"
-_SHOWN_AS_THEY_ARE = "\n\t\u200c\u200d"
-"""Line feed, tab, and the joiners that emoji and many scripts need."""
-_HIDDEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
-"""Unicode categories of controls, format characters, surrogates, private use, line and paragraph separators."""
 
 
 def visible(text: object) -> Markup:
     """Escaped text in which characters that cannot be seen stand as a marked picture or code point."""
     shown: list[str] = []
     for character in str(text):
-        replaced = _replacement(character)
+        replaced = replacement(character)
         if replaced:
             shown.append(Markup('<span class="ctl">{}</span>').format(replaced))
         else:
             shown.append(Markup.escape(character))
     return Markup("").join(shown)
-
-
-def plain(text: object) -> str:
-    """`visible` without markup, for attributes and plots."""
-    return "".join(_replacement(character) or character for character in str(text))
-
-
-def _replacement(character: str) -> str:
-    code = ord(character)
-    if character in _SHOWN_AS_THEY_ARE:
-        return ""
-    if code < 0x20:
-        return chr(0x2400 + code)
-    if code == 0x7F:
-        return "\u2421"
-    # Noncharacters end in FFFE or FFFF on every plane, and fill U+FDD0 to U+FDEF.
-    nothing = code & 0xFFFE == 0xFFFE or 0xFDD0 <= code <= 0xFDEF
-    return f"[U+{code:04X}]" if nothing or unicodedata.category(character) in _HIDDEN else ""
 
 
 def clipped(text: Clipped | None) -> Markup:

@@ -27,6 +27,7 @@ from pipeline.tombstones import refuse_deleted
 from schemas.canonical import canonical_json
 from schemas.errors import DataError, RecipeError
 from schemas.execution import Execution
+from schemas.foreign import read_json
 from stages.contract import Artifact
 
 NAME = "reproduction.json"
@@ -135,7 +136,7 @@ def _claim(folder: Path, about: dict[str, str]) -> None:
     path = folder / NAME
     if path.exists():
         try:
-            known = json.loads(path.read_bytes())
+            known = read_json(path)
             same = {name: known[name] for name in about} == about
         except (ValueError, KeyError, TypeError):
             same = False

@@ -12,6 +12,7 @@ from pipeline.study.runs import check_runs, plan_runs, settled
 from pipeline.study.spec import Study, read_study
 from pipeline.study.table import Table, make_table
 from pipeline.study.work import do_runs
+from pipeline.terminal import say
 from schemas.errors import StageError
 from schemas.execution import Execution
 
@@ -34,7 +35,7 @@ def study(path: Path, folder: Path | None, settings: list[str], execution: Execu
     target = (folder or Path("runs") / spec.name).absolute()
     runs, notes = settled(plan_runs(spec, path.resolve().parent, target, settings), execution)
     for note in notes:
-        print(note, file=sys.stderr)
+        say(note, file=sys.stderr)
     check_runs(runs, execution.cache)
     gpu = _on_gpu(execution)
 
@@ -42,8 +43,8 @@ def study(path: Path, folder: Path | None, settings: list[str], execution: Execu
         return write_study(_table(spec, outcomes), target, gpu=gpu)
 
     outcomes = do_runs(runs, execution, target, Reporter(execution.progress), write)
-    print(write(outcomes))
-    print(f"Study: {target / PAGE}")
+    say(write(outcomes))
+    say(f"Study: {target / PAGE}")
     failed = [outcome for outcome in outcomes if not isinstance(outcome, Result)]
     return StageError.exit_code if failed else 0
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from pipeline.reporting.plots import Frame, axes, caption, nice_ticks
-from pipeline.reporting.text import duration, number, plain
+from pipeline.reporting.text import duration, number
 from pipeline.study.strategies import title_of
 from pipeline.study.table import Table, pareto_front
+from schemas.visible import plain
 from stages.statistics import Interval
 
 WIDTH, HEIGHT, LINE = 430, 300, 18

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from schemas.canonical import canonical_json, digest_file
 from schemas.drift import CANARIES
 from schemas.errors import DataError, MmgrpoError, RecipeError, StageError
 from schemas.execution import Execution
+from schemas.foreign import parse_json
 from schemas.parquet import read_rows
 from schemas.policies import SHARED
 from schemas.recipe import Recipe
@@ -77,8 +77,8 @@ def read_canaries(path: Path) -> list[Canary]:
 
 def _parsed(line: str, where: str) -> Canary:
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        record = parse_json(line)
+    except ValueError as error:
         raise DataError(f"{where}: not JSON ({error})") from None
     if not isinstance(record, dict) or set(record) != {"id", "messages"} or not isinstance(record["id"], str):
         raise DataError(f'{where}: expected {{"id": text, "messages": [{{"role", "content"}}, …]}}, got {line[:80]}')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from schemas.canonical import digest, digest_file
 from schemas.errors import DataError, RecipeError
+from schemas.foreign import lies_within, parse_json
 from schemas.policies import SHARED
 from stages.engines.digests import weight_files
 from stages.engines.files import read_json
@@ -21,10 +23,18 @@ WEIGHTS, CONFIG, BASE = "adapter_model.safetensors", "adapter_config.json", "bas
 SHARED_NAME, SHARED_FOLDER = "shared", "adapter"
 SEVERAL_FOLDER, INDEX = "adapters", "modules.json"
 _NOT_IDENTITY = frozenset({"base_model_name_or_path", "revision", "peft_version", "auto_mapping"})
-_NOT_SERVED = ("modules_to_save", "trainable_token_indices", "alora_invocation_tokens", "layer_replication")
+_NOT_SERVED = (
+    "modules_to_save",
+    "trainable_token_indices",
+    "alora_invocation_tokens",
+    "layer_replication",
+    "megatron_config",  # with which PEFT imports the module that `megatron_core` names
+)
 _KEEPS_THE_BASE = (True, False, "gaussian", "orthogonal")
 """Ways to start an adapter that leave the base's weights alone; the others change them again when it is loaded."""
 _PREFIX = "base_model.model."
+_LONGEST_HEADER = 100_000_000
+"""Most bytes of a safetensors header, as the format has it."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +63,9 @@ def read_adapters(artifact: Path) -> AdapterSet:
     if not several.is_dir():
         return AdapterSet({SHARED: SHARED_NAME}, {SHARED_NAME: artifact / SHARED_FOLDER})
     names = {str(module): str(name) for module, name in read_json(several / INDEX).items()}
+    for name in names.values():
+        if not lies_within(name) or "/" in name:
+            raise DataError(f"{several / INDEX}: {name!r} names no folder beside it: restore the file")
     return AdapterSet(names, {name: several / name for name in sorted(set(names.values()))})
 
 
@@ -69,6 +82,7 @@ def adapter_digest(folder: Path) -> str:
 
 
 def _sorted(value: Any) -> Any:
+    # At most as deep as `read_json` lets JSON be.
     if isinstance(value, list):
         return sorted((_sorted(item) for item in value), key=lambda item: json.dumps(item, sort_keys=True))
     if isinstance(value, dict):
@@ -113,7 +127,9 @@ def _check_served(folder: Path, config: dict[str, Any]) -> None:
     wrong += ["bias"] if config.get("bias", "none") != "none" else []
     wrong += ["init_lora_weights"] if config.get("init_lora_weights", True) not in _KEEPS_THE_BASE else []
     targets = config.get("target_modules") or []
-    wrong += ["target_modules"] if "lm_head" in ([targets] if isinstance(targets, str) else targets) else []
+    listed = [targets] if isinstance(targets, str) else targets
+    fine = isinstance(listed, list) and all(isinstance(name, str) for name in listed)
+    wrong += ["target_modules"] if not fine or "lm_head" in listed else []
     if wrong:
         told = ", ".join(f"{name} = {config[name]!r}" for name in wrong)
         raise DataError(
@@ -126,17 +142,31 @@ def _check_shapes(folder: Path, base: BaseModel) -> None:
     shapes: dict[str, list[int]] = {}
     for file in weight_files(base.path):
         shapes |= tensor_shapes(file)
-    for name, shape in sorted(tensor_shapes(folder / WEIGHTS).items()):
+    own = tensor_shapes(folder / WEIGHTS)
+    _check_ranks(folder, [shape[0] for name, shape in own.items() if name.endswith(".lora_A.weight") and shape])
+    for name, shape in sorted(own.items()):
         module, _, kind = name.removeprefix(_PREFIX).partition(".lora_")
         if kind not in ("A.weight", "B.weight"):
             continue  # magnitudes, biases: PEFT checks these when it loads them
         expected = shapes.get(f"{module}.weight")
         side = 1 if kind == "A.weight" else 0  # A is (r, in), B is (out, r), the base's weight is (out, in)
-        if expected is None or shape[side] != expected[side]:
+        if expected is None or len(shape) != 2 or shape[side] != expected[side]:
             was = f"shape {expected}" if expected else "no such module"
             raise DataError(
                 f"the adapter {folder} does not fit model.base '{base.name}': {name} has shape {shape}, where the base "
                 f"has {was}"
+            )
+
+
+def _check_ranks(folder: Path, ranks: list[int]) -> None:
+    """Refuse ranks beyond those of the weights: for these PEFT would take memory before it compares shapes."""
+    config = _config(folder)
+    patterns = config.get("rank_pattern") or {}
+    told = [config.get("r", 8), *(patterns.values() if isinstance(patterns, dict) else [patterns])]
+    for rank in told:
+        if not isinstance(rank, int) or not 0 < rank <= max(ranks, default=0):
+            raise DataError(
+                f"the adapter {folder} has r = {rank!r} in its {CONFIG}, and weights of rank {max(ranks, default=0)}"
             )
 
 
@@ -150,11 +180,11 @@ def tensor_shapes(file: Path) -> dict[str, list[int]]:
         size = file.stat().st_size
         with file.open("rb") as stream:
             (length,) = struct.unpack("<Q", stream.read(8))
-            header = json.loads(stream.read(min(length, size)))
+            header = parse_json(stream.read(min(length, size, _LONGEST_HEADER)))
         entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
-        shapes = {name: entry["shape"] for name, entry in entries.items()}
-        end = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
-    except (struct.error, ValueError, AttributeError, KeyError, TypeError) as error:
+        shapes = {name: [operator.index(side) for side in entry["shape"]] for name, entry in entries.items()}
+        end = max((operator.index(entry["data_offsets"][1]) for entry in entries.values()), default=0)
+    except (struct.error, ValueError, AttributeError, LookupError, TypeError) as error:
         raise DataError(f"{file} is no safetensors file ({error}): restore it or make it again") from error
     if 8 + length + end != size:
         raise DataError(

@@ -10,6 +10,7 @@ from typing import Any
 
 from schemas.canonical import digest, digest_file
 from schemas.errors import RecipeError
+from schemas.foreign import lies_within
 from stages.engines.files import read_json, remembered_digest
 
 _NOT_IDENTITY = frozenset(
@@ -33,7 +34,11 @@ def weight_files(folder: Path) -> list[Path]:
         RecipeError: when there are none, or one is missing.
     """
     index = read_json(folder / "model.safetensors.index.json")
-    names = sorted(set(index.get("weight_map", {}).values())) or ["model.safetensors"]
+    told = index.get("weight_map") or {}
+    named = list(told.values()) if isinstance(told, dict) else [told]
+    if strange := [name for name in named if not isinstance(name, str) or not lies_within(name)]:
+        raise RecipeError(f"the model folder {folder}: its index names {strange[0]!r}, which is no file in it")
+    names = sorted(set(named)) or ["model.safetensors"]
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         raise RecipeError(
@@ -60,7 +65,10 @@ def chat_template(folder: Path) -> str:
         RecipeError: when it has none: prompts could not be made as the model was trained to read them.
     """
     file = folder / "chat_template.jinja"
-    template = file.read_text(encoding="utf-8") if file.is_file() else _template_in_settings(folder)
+    try:
+        template = file.read_text(encoding="utf-8") if file.is_file() else _template_in_settings(folder)
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{file}: not UTF-8 text ({error.reason} at byte {error.start})") from None
     if not template:
         raise RecipeError(
             f"the model folder {folder} has no chat template (chat_template.jinja, or chat_template in "
@@ -72,5 +80,6 @@ def chat_template(folder: Path) -> str:
 def _template_in_settings(folder: Path) -> str | None:
     value: Any = read_json(folder / "tokenizer_config.json").get("chat_template")
     if isinstance(value, list):  # several named templates
-        value = {item["name"]: item["template"] for item in value}.get("default")
+        named = [item for item in value if isinstance(item, dict) and item.get("name") == "default"]
+        value = named[-1].get("template") if named else None
     return value if isinstance(value, str) else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 import tempfile
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from schemas import foreign
 from schemas.canonical import digest, digest_file
 from schemas.errors import RecipeError
 
@@ -93,9 +93,9 @@ def read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = foreign.read_json(path)
     except ValueError as error:
-        raise RecipeError(f"{path} is not valid JSON ({error})") from error
+        raise RecipeError(f"{path} is not valid JSON ({error})") from None
     if not isinstance(value, dict):
         raise RecipeError(f"{path} holds {type(value).__name__}, expected a JSON object")
     return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from schemas.discretion import remember
 from schemas.errors import RecipeError
 
 
@@ -24,4 +25,5 @@ def key_from(variable: str | None, field: str) -> str:
         raise RecipeError(
             f"{field}: the environment variable {variable} is not set. Set it and run again: export {variable}=…"
         )
+    remember(key)
     return key

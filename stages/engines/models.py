@@ -118,6 +118,13 @@ def _refuse_unusable(path: Path) -> None:
     config = read_json(path / "config.json")
     if "model_type" not in config:
         raise RecipeError(f"the model folder {path} has no config.json with a model_type")
+    for part in (config, *(value for value in config.values() if isinstance(value, dict))):
+        for name in ("attn_implementation", "_attn_implementation"):
+            if "/" in str(part.get(name)):
+                raise RecipeError(
+                    f"the model folder {path} names {part[name]!r} as its {name} in config.json, which is code of a "
+                    "repository and never run: take the line out"
+                )
     if "auto_map" in config:
         from transformers import CONFIG_MAPPING
 
@@ -169,6 +176,9 @@ def eos_ids(base: BaseModel) -> frozenset[int]:
     """The token ids that end a completion: the generation config's, else the config's."""
     for name in ("generation_config.json", "config.json"):
         value = read_json(base.path / name).get("eos_token_id")
+        ids = value if isinstance(value, list) else [value]
+        if value is not None and all(type(token) is int for token in ids):
+            return frozenset(ids)
         if value is not None:
-            return frozenset(value if isinstance(value, list) else [value])
+            raise RecipeError(f"{base.path / name}: eos_token_id is {value!r}, expected a token id or a list of them")
     raise RecipeError(f"the model folder {base.path} names no eos_token_id in generation_config.json or config.json")

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     import httpx
 
 CONNECT_S = 10.0
+LONGEST_WAIT_S = 3600.0
+"""However long a server asks to be left alone."""
+LARGEST = 64 << 20
+"""Most bytes of an answer, unpacked: one of 100,000 tokens with all that is asked for has a tenth."""
 _AGAIN = frozenset({408, 409, 425, 429})
 """What a later try may mend, beside errors of the server's own (5xx)."""
 
@@ -83,42 +87,53 @@ class Http:
         address = (self._root if root else self._url) + path
         try:
             async with asyncio.timeout(self._timeout_s):
-                answer = await self._open().request(method, address, json=body)
+                async with self._open().stream(method, address, json=body) as answer:
+                    content = await _whole(answer)
         except TimeoutError:
             raise Unanswered(f"no answer to {path} within {self._timeout_s:g} s") from None
         except (httpx.HTTPError, OSError) as error:
             raise Unanswered(self._hidden(f"{type(error).__name__}: {error}")) from None
-        return self._read(path, answer)
+        return self._read(path, answer, content)
 
-    def _read(self, path: str, answer: httpx.Response) -> Any:
+    def _read(self, path: str, answer: httpx.Response, content: bytes) -> Any:
         if answer.status_code < 300:
             try:
-                return json.loads(answer.content) if answer.content else None
-            except ValueError:
-                return self._text(path, answer)
-        said, code = _said(answer)
+                return json.loads(content) if content else None
+            except (ValueError, RecursionError):
+                return self._text(path, answer, content)
+        said, code = _said(answer, content)
         said = self._hidden(said)
         if answer.status_code in _AGAIN or (answer.status_code >= 500 and answer.status_code != 501):
             limited = answer.status_code == 429
             raise Unanswered(f"HTTP {answer.status_code}: {said}", limited=limited, wait_s=_wait_s(answer))
         raise Refused(answer.status_code, said, code)
 
-    def _text(self, path: str, answer: httpx.Response) -> str:
+    def _text(self, path: str, answer: httpx.Response, content: bytes) -> str:
         """Loading an adapter is answered with a plain sentence; elsewhere what is no JSON is a broken answer."""
         if answer.headers.get("content-type", "").startswith("application/json") or "lora" not in path:
-            raise NotJson(f"the answer to {path} is no JSON: {answer.content[:80]!r}")
-        return answer.text
+            raise NotJson(self._hidden(f"the answer to {path} is no JSON: {content[:80]!r}"))
+        return content.decode(errors="replace")
 
     def _hidden(self, text: str) -> str:
         return text.replace(self._key, "***") if self._key else text
 
 
-def _said(answer: httpx.Response) -> tuple[str, str]:
+async def _whole(answer: httpx.Response) -> bytes:
+    """The body, unpacked, in bounded memory."""
+    content = bytearray()
+    async for part in answer.aiter_bytes():
+        content += part
+        if len(content) > LARGEST:
+            raise Unanswered(f"its answer has more than {LARGEST:,} bytes")
+    return bytes(content)
+
+
+def _said(answer: httpx.Response, content: bytes) -> tuple[str, str]:
     """The server's message and error code, in the forms that servers use."""
     try:
-        body = json.loads(answer.content)
-    except ValueError:
-        return answer.text[:300].strip() or answer.reason_phrase, ""
+        body = json.loads(content)
+    except (ValueError, RecursionError):
+        return content[:300].decode(errors="replace").strip() or answer.reason_phrase, ""
     error = body.get("error", body) if isinstance(body, dict) else body
     if not isinstance(error, dict):
         return str(error)[:300], ""
@@ -132,10 +147,11 @@ def _wait_s(answer: httpx.Response) -> float | None:
     if not value:
         return None
     try:
-        return max(0.0, float(value))
+        return min(max(0.0, float(value)), LONGEST_WAIT_S)
     except ValueError:
         pass
     try:
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except ValueError:
+        moment = email.utils.parsedate_to_datetime(value).timestamp()
+        return min(max(0.0, moment - time.time()), LONGEST_WAIT_S)
+    except (ValueError, OverflowError):
         return None

@@ -124,7 +124,8 @@ class Prober:
             if error.status in (401, 403):
                 raise refused_key(url, error) from None
             return "text", await self._chat(http, request, name, url, error)
-        choice = (answer.get("choices") or [{}])[0] if isinstance(answer, dict) else {}
+        choices = answer.get("choices") if isinstance(answer, dict) else None
+        choice = choices[0] if isinstance(choices, list) and choices else None
         if not isinstance(choice, dict) or not isinstance(choice.get("token_ids"), list):
             return "text", await self._chat(http, request, name, url, None)
         mode: Mode = "exact" if isinstance(choice.get("logprobs"), dict) else "ids"
@@ -169,7 +170,7 @@ class Prober:
         answer = await http.post("/completions", body | {"logprobs": 2, "return_tokens_as_token_ids": True})
         try:
             found = answer["choices"][0]["logprobs"]["top_logprobs"][0]
-            best = sorted(((float(value), str(token)) for token, value in found.items()), reverse=True)[:2]
+            best = sorted(((logprob(value), str(token)) for token, value in found.items()), reverse=True)[:2]
         except (LookupError, TypeError, AttributeError, ValueError):
             raise Unanswered(f"no log-probabilities of the best tokens: {str(answer)[:80]}") from None
         return {token: value for value, token in best} if len(best) == 2 else None
@@ -177,6 +178,18 @@ class Prober:
     def _request(self, question: str, sampling: Sampling) -> Request:
         messages = [{"role": "user", "content": question}]
         return Request(encode_chat(self.reader.tokenizer, messages), sampling, seed=0, messages=messages)
+
+
+def logprob(value: Any) -> float:
+    """A log-probability that a server tells; minus infinity may be one.
+
+    Raises:
+        ValueError, TypeError: for what is none.
+    """
+    found = float(value)
+    if not found < 1e-3:
+        raise ValueError(f"{found} is no log-probability")
+    return found
 
 
 def _distance(one: Sequence[float], other: Sequence[float]) -> float:

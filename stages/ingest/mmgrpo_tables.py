@@ -8,6 +8,7 @@ their ids, users and scores, so that forgetting one reaches it here too. Other t
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,9 +21,11 @@ import pyarrow.parquet as pq
 from schemas.capture import CAPTURE
 from schemas.errors import ContractError
 from schemas.examples import EXAMPLES
+from schemas.foreign import LARGEST, parse_json
 from schemas.rollouts import INVOCATIONS, ROLLOUTS
 from schemas.table import NAME_KEY, VERSION_KEY, TableSpec
 from schemas.traces import TRACES
+from stages.ingest.memory import allowance, at_most
 from stages.ingest.messages import messages_of
 from stages.ingest.normal import Call, Item, Refused, Score, Span
 from stages.ingest.own import OF_CALLS, ROLLOUT, own_of
@@ -136,15 +139,25 @@ def _table_rows(address: str, spec: TableSpec) -> Iterator[tuple[str, Row]]:
     Raises:
         ContractError: for another version of it, or rows that break its rules.
     """
+    from schemas.errors import Violation
     from schemas.validate import check_columns, check_rows
 
     with fsspec.open(address, "rb") as raw:
-        file = _opened(raw, address, spec)
-        number = 0
-        for batch in file.iter_batches(batch_size=_BATCH):
-            table = check_columns(pa.Table.from_batches([batch]), spec, address)
-            check_rows(table, spec, address)
-            for row in table.to_pylist():
+        file, size = _opened(raw, address, spec), raw.seek(0, io.SEEK_END)
+        batches, number = file.iter_batches(batch_size=_BATCH, use_threads=False), 0
+        while True:
+            try:
+                with at_most(allowance(size)):
+                    batch = next(batches, None)
+                    if batch is None:
+                        return
+                    table = check_columns(pa.Table.from_batches([batch]), spec, address)
+                    check_rows(table, spec, address)
+                    rows = table.to_pylist()
+            except MemoryError:
+                rule = f"{_BATCH} rows take at most {allowance(size):,} bytes of memory"
+                raise ContractError(spec.name, address, [Violation(rule, file.metadata.num_rows)]) from None
+            for row in rows:
                 number += 1
                 yield f"{address}, row {number}", row
 
@@ -178,12 +191,16 @@ def _check_bytes(*addresses: str) -> None:
     manifest = f"{folder}/manifest.json"
     if not _there(manifest):
         return
-    with fsspec.open(manifest, "rb") as raw:
-        files = json.loads(raw.read()).get("files", {})
+    try:
+        with fsspec.open(manifest, "rb") as raw:
+            told = {name: entry["sha256"] for name, entry in parse_json(raw.read(LARGEST))["files"].items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        rule = f"it is a manifest of this release ({type(error).__name__}: {error})"
+        raise ContractError("artifact", manifest, [Violation(rule, 1)]) from None
     for address in addresses:
-        entry = files.get(address.rpartition("/")[2])
+        expected = told.get(address.rpartition("/")[2])
         with fsspec.open(address, "rb") as raw:
-            if entry is not None and hashlib.file_digest(raw, "sha256").hexdigest() != entry["sha256"]:
+            if expected is not None and hashlib.file_digest(raw, "sha256").hexdigest() != expected:
                 raise ContractError("artifact", address, [Violation("its bytes are those of its manifest", 1)])
 
 

@@ -23,6 +23,7 @@ import orjson
 from schemas.addresses import without_secrets
 from schemas.errors import DataError
 from stages.ingest.limits import limits
+from stages.ingest.memory import allowance, at_most
 from stages.ingest.normal import Refused
 from stages.ingest.packed import Unpacked, as_utf8
 
@@ -170,17 +171,36 @@ def _rows(raw: IO[bytes], address: str) -> Iterator[Value | Refused]:
         file, allowed = pq.ParquetFile(raw), limits().allowed(size)
         groups = range(file.metadata.num_row_groups)
         said = sum(file.metadata.row_group(place).total_byte_size for place in groups)
-        for batch in file.iter_batches(batch_size=256) if said <= allowed else ():
-            total += batch.nbytes
+        for size_told, rows in _batches(file, size) if said <= allowed else ():
+            total += size_told
             if total > max(allowed, limits().allowed(said)):
                 break
-            for row in batch.to_pylist():
+            for row in rows:
                 number += 1
                 yield Value(_as_json(row), "rows", f"{address}, row {number}")
         if said > allowed or total > max(allowed, limits().allowed(said)):
             yield Refused("too_large", limits().refusal(allowed), address)
+    except MemoryError:
+        detail = f"256 of its rows, behind row {number}, take more than {allowance(size):,} bytes of memory"
+        yield Refused("too_large", detail, address)
     except pa.ArrowException as error:
         yield Refused("not_readable", str(error).splitlines()[0], address)
+
+
+def _batches(file: Any, size: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+    """The rows of a Parquet file, some at a time, and the bytes that those take as a table.
+
+    Raises:
+        MemoryError: where they take more than a file of this size may.
+    """
+    batches = file.iter_batches(batch_size=256, use_threads=False)
+    while True:
+        with at_most(allowance(size)):
+            batch = next(batches, None)
+            if batch is None:
+                return
+            found = batch.nbytes, batch.to_pylist()
+        yield found
 
 
 def _as_json(value: Any) -> Any:

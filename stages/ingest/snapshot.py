@@ -18,6 +18,7 @@ from typing import Any
 from schemas.canonical import digest_file
 from schemas.errors import DataError, RecipeError
 from schemas.execution import Execution
+from schemas.foreign import read_json
 from schemas.manifest import Manifest
 from schemas.pieces import PieceWriter
 from schemas.recipe import Recipe
@@ -73,7 +74,7 @@ def open_snapshot(recipe: Recipe, root: Path) -> tuple[Path, Manifest]:
     """
     folder = place_of(root, str(recipe.traces.snapshot))
     try:
-        manifest = Manifest.model_validate_json((folder / "manifest.json").read_bytes())
+        manifest = Manifest.model_validate(read_json(folder / "manifest.json"))
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise RecipeError(f"traces.snapshot: {folder} is no snapshot ({reason}); `mmgrpo ingest` makes one") from None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
+from math import isfinite
 from operator import attrgetter
 from typing import Any
 
@@ -24,13 +25,17 @@ _NUMBER = re.compile(rb"(?:^|[\[,:])-?(?:0\.0000|[0-9][0-9.]*e)")
 
 
 def _known(kind: type) -> Callable[[Any], dict[str, Any]]:
-    """What fields of a dataclass say more than that nothing is known. A 0 says something."""
+    """What fields of a dataclass say more than that nothing is known. A 0 says something, NaN and infinity do not."""
     defaults = [(item.name, _nothing(item)) for item in fields(kind) if item.name != "where"]
     get = attrgetter(*(name for name, _ in defaults))
 
     def known(value: Any) -> dict[str, Any]:
         held = zip(defaults, get(value), strict=True)
-        return {name: item for (name, nothing), item in held if item is not nothing and item != nothing}
+        return {
+            name: item
+            for (name, nothing), item in held
+            if item is not nothing and item != nothing and not (item.__class__ is float and not isfinite(item))
+        }
 
     return known
 

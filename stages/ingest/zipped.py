@@ -20,8 +20,18 @@ _MEMBER = 256 << 20
 """Most bytes of one member."""
 _ZSTD = 93
 _LOCAL = struct.Struct("<4s5H3I2H")
-_KINDS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA, _ZSTD}
-_BROKEN = (zipfile.BadZipFile, OSError, EOFError, zlib.error, zstandard.ZstdError, struct.error, NotImplementedError)
+_KINDS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, _ZSTD}
+_BROKEN = (
+    zipfile.BadZipFile,
+    OSError,
+    EOFError,
+    zlib.error,
+    zstandard.ZstdError,
+    struct.error,
+    NotImplementedError,
+    ValueError,  # a name that is no text, a place before the file
+    OverflowError,
+)
 
 
 def members_of(raw: IO[bytes]) -> list[str] | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import schemas
 from schemas.canonical import storable
+from schemas.discretion import discreet
 from schemas.errors import RecipeError
 from stages.programs.sources import OWN, is_installed
 
@@ -140,7 +141,7 @@ def describe(error: BaseException) -> str:
 def _message(error: BaseException) -> str:
     """The message of any exception, fit to be stored with every run: one that can be had, encoded, and not endless."""
     try:
-        message = storable(str(error))
+        message = storable(discreet(str(error)))
     except Exception as second:  # noqa: BLE001 - a program's own exception class may fail at this too
         return f"its message cannot be had: {type(second).__name__} in __str__"
     cut = len(message) - LONGEST_MESSAGE

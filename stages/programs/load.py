@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 
 from schemas.canonical import canonical_json
 from schemas.errors import RecipeError
+from schemas.foreign import read_json
 from schemas.recipe import Recipe
 from schemas.recipe_data import ProgramSection
 from stages.programs.calls import async_call, sync_call
@@ -164,7 +164,7 @@ def _saved_state(section: ProgramSection, root: Path) -> dict[str, Any] | None:
 
 def _read_state(path: Path) -> dict[str, Any]:
     try:
-        state = json.loads(path.read_bytes())
+        state = read_json(path)
     except ValueError as error:
         raise RecipeError(f"program.state: {path} is no JSON ({error}); save it with program.save('….json')") from None
     if not isinstance(state, dict):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from schemas.canonical import canonical_json, storable
+from schemas.discretion import discreet
 from stages.engines.batcher import Batcher
 from stages.engines.pending import Clock
 from stages.engines.signals import ContextOverflowError
@@ -191,7 +192,7 @@ class LiveRun:
                 value = task.result()
             return self._scored(value)
         except BaseException as error:  # noqa: BLE001 - whatever ends a metric is an outcome of this run
-            text = storable(str(error)) if isinstance(error, MetricError) else describe(error)
+            text = storable(discreet(str(error))) if isinstance(error, MetricError) else describe(error)
             return Outcome("metric_error", text, self.output)
 
     def _metric_arguments(self) -> tuple[Example, Any, list[dict[str, Any]]]:
@@ -201,7 +202,7 @@ class LiveRun:
 
     def _program_failed(self, error: BaseException) -> Outcome:
         if isinstance(error, ContextOverflowError):
-            return Outcome("context_overflow", str(error))
+            return Outcome("context_overflow", discreet(str(error)))
         if _consists_of(error, self.caller.parse_errors):
             return Outcome("parse_failed", describe(error))
         return Outcome("program_error", describe(error))

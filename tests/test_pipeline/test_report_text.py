@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from pipeline.reporting.clips import Clipped, clip
-from pipeline.reporting.text import bounds, clipped, count, duration, figure, number, plain, share, signed, visible
+from pipeline.reporting.text import bounds, clipped, count, duration, figure, number, share, signed, visible
+from schemas.visible import plain
 from stages.statistics import Interval
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import resource
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stages.ingest import limits as module
+from stages.ingest import memory
 from stages.ingest.limits import Limits, limits, use_limits
 from tests.test_stages.ingest_kit import packed, read_file
 from tests.test_stages.ingest_values import CHAT, SAID
@@ -51,3 +54,40 @@ def test_a_table_whose_values_are_told_once_and_meant_often_is_refused(tmp_path:
     found = read_file(tmp_path / "bomb.parquet", "scores")
     assert [item.reason for item in found.refused] == ["too_large"]
     assert len(found.scores) < 10_000
+
+
+def test_a_table_whose_rows_take_more_memory_than_its_size_lets_expect_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a footer says of sizes is not believed: 2 MB told once and meant 5,000 times are 10 GB."""
+    monkeypatch.setattr(memory, "FLOOR", 128 << 20)
+    use_limits(Limits())
+    monkeypatch.setattr(module, "_FREE", 64 << 20)
+    told = pa.DictionaryArray.from_arrays(pa.array([0] * 5_000, pa.int32()), pa.array(["x" * (2 << 20)]))
+    table = pa.table({"trace_id": told, "score": [1.0] * 5_000})
+    pq.write_table(table, tmp_path / "bomb.parquet", compression="zstd", dictionary_pagesize_limit=1 << 30)
+    found = read_file(tmp_path / "bomb.parquet", "scores")
+    assert [item.reason for item in found.refused] == ["too_large"]
+    assert "of memory" in found.refused[0].detail
+    assert resource.getrlimit(resource.RLIMIT_DATA)[0] == resource.RLIM_INFINITY
+    assert len(read_file(packed(tmp_path / "next", CHATS, "plain")).spans) == 3  # the process goes on
+
+
+@pytest.mark.parametrize("how", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_ways_of_packing_that_logs_do_not_use_are_refused(how: int, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "log.eval", "w", how) as archive:
+        archive.writestr("samples/a_epoch_1.json", b"{}" * 100)
+    found = read_file(tmp_path / "log.eval")
+    assert [item.reason for item in found.refused] == ["not_readable"]
+    assert "packed in a way that is not known" in found.refused[0].detail
+
+
+@pytest.mark.parametrize("name", [b"samples/\xff\xfe.json", b"samples/\x1b[31m.json", b"/samples/a.json"])
+def test_names_in_archives_that_are_no_text_are_no_fault(name: bytes, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "log.eval", "w") as archive:
+        archive.writestr("samples/" + "n" * (len(name) - 8), b"{}")
+    path = tmp_path / "log.eval"
+    data = path.read_bytes().replace(b"samples/" + b"n" * (len(name) - 8), name)
+    path.write_bytes(data.replace(b"PK\x01\x02\x14\x03\x14\x00\x00\x00", b"PK\x01\x02\x14\x03\x14\x00\x00\x08"))
+    found = read_file(path)
+    assert len(found.refused) + len(found.spans) == 1

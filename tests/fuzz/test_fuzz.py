@@ -1,0 +1,98 @@
+"""The short form of the long run (`make fuzz MINUTES=60`): fixed seeds, and what once fell.
+
+A file `found/records/NAME/…` is a form of the record NAME, with `__` for slashes; `found/traces/FORMAT/…` a file of
+traces that is read in a format, or in the one that it is recognised as.
+"""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.fuzz import records, traces
+from tests.fuzz.mutate import RAW, mutated, resealed
+from tests.fuzz.records import RECORDS, Record
+from tests.fuzz.runs import judge_commands, spoilt_run
+
+HERE = Path(__file__).parent / "found"
+FOUND = sorted(path.relative_to(HERE) for path in HERE.glob("*/*/*"))
+BY_NAME = {record.name: record for record in RECORDS}
+TRACES, FORMS = 12, 25
+"""Inputs of a format, and forms of a record."""
+names = pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.name)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cache")
+    records.CACHE[:] = [folder]
+    return folder
+
+
+@names
+def test_spoilt_forms_of_a_file_are_read_or_refused_by_its_name(record: Record, cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "seeds").mkdir()
+    seeds = record.seeds(tmp_path / "seeds")
+    for seed in range(FORMS if record.name != "answer.json" else 6):
+        draw, folder = Random(seed), tmp_path / str(seed)
+        data = mutated(draw.choice(seeds), seeds, draw)
+        record.judge(resealed(data, draw) if record.sealed else data, folder)
+
+
+@names
+def test_a_whole_file_is_read(record: Record, cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "seeds").mkdir()
+    for place, data in enumerate(record.seeds(tmp_path / "seeds")):
+        folder = tmp_path / str(place)
+        (folder / record.name).parent.mkdir(parents=True)
+        (folder / record.name).write_bytes(data)
+        if record.name != "answer.json":
+            record.read(folder / record.name, folder)
+
+
+@pytest.mark.parametrize("raw", range(len(RAW)), ids=lambda place: ascii(RAW[place][:12].decode(errors="replace")))
+def test_what_no_encoder_writes_is_read_or_refused_in_every_record(raw: int, cache: Path, tmp_path: Path) -> None:
+    for record in RECORDS:
+        if record.name.endswith(("json", "jsonl")) and record.name != "answer.json":
+            record.judge(RAW[raw], tmp_path / "whole" / record.name.replace("/", "_"))
+            record.judge(b'{"name": ' + RAW[raw] + b"}", tmp_path / "part" / record.name.replace("/", "_"))
+
+
+@pytest.mark.parametrize("name", traces.FORMATS)
+def test_spoilt_traces_are_read_or_refused_and_accounted(name: str, cache: Path, tmp_path: Path) -> None:
+    everything = traces.seeds("auto")
+    seeds = traces.seeds(name) or everything
+    for seed in range(TRACES):
+        draw = Random(f"{name} {seed}")
+        data = mutated(draw.choice(seeds), everything, draw)
+        (tmp_path / "input").write_bytes(traces.tables(data, draw) if seed % 6 == 5 else data)
+        traces.judge(tmp_path / "input", name, tmp_path, traces.assembler_in(cache))
+    gc.collect()
+
+
+@pytest.mark.parametrize("found", FOUND, ids=str)
+def test_what_once_fell_does_not_fall(found: Path, cache: Path, tmp_path: Path) -> None:
+    data = (HERE / found).read_bytes()
+    if found.parts[0] == "records":
+        BY_NAME[found.parts[1].replace("__", "/")].judge(data, tmp_path)
+    else:
+        (tmp_path / "input").write_bytes(data)
+        traces.judge(tmp_path / "input", found.parts[1], tmp_path, traces.assembler_in(cache))
+
+
+def test_a_good_file_among_spoilt_ones_is_in_the_snapshot(cache: Path, tmp_path: Path) -> None:
+    everything = traces.seeds("auto")
+    spoilt = [mutated(Random(seed).choice(everything), everything, Random(seed)) for seed in range(8)]
+    traces.judge_neighbours(
+        [*spoilt, *((HERE / path).read_bytes() for path in FOUND if path.parts[0] == "traces")], tmp_path
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12))
+def test_commands_on_a_run_with_a_spoilt_file_answer_or_refuse(seed: int, cache: Path, tmp_path: Path) -> None:
+    folder, _ = spoilt_run(cache, tmp_path, Random(seed))
+    judge_commands(folder, cache, tmp_path)
