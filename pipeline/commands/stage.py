@@ -42,7 +42,7 @@ def do(options: argparse.Namespace) -> int:
         refuse_mirrors(launch, folder)
     if launch is not None and not launch.first:
         if not follow_node(loaded, execution, folder, launch, options.iteration):
-            print(f"train of iteration {options.iteration} is up to date; this node was not needed.")
+            say(f"train of iteration {options.iteration} is up to date; this node was not needed.")
         return 0
     with open_run(loaded, execution, folder, Reporter(execution.progress)) as runner:
         setup, gate = identify(loaded.recipe, loaded.root, execution.cache), Gate(runner)
