@@ -99,7 +99,7 @@ class Bench:
     recipe: Path = ROOT / "data" / "tiny" / "recipe.toml"
     settings: tuple[str, ...] = SMALL
 
-    def command(self, name: str, run: Path) -> list[str]:
+    def command(self, name: str, run: Path | str) -> list[str]:
         """The command line of a command on a run folder."""
         options = [option for setting in self.settings for option in ("--set", setting)]
         return [name, str(self.recipe), "--run-dir", str(run), *options, "--exec", "progress=off"]

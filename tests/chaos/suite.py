@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.chaos import corruption, crashes, inputs, schedulers, servers, signals, storage
+from tests.chaos import corruption, crashes, inputs, objects, schedulers, servers, signals, storage
 from tests.chaos.harness import SMALL, Bench, Tally
 
 Family = Callable[[Bench, int, random.Random], Tally]
@@ -31,6 +31,7 @@ FAMILIES: dict[str, Family] = {
     **servers.FAMILIES,
     **crashes.FAMILIES,
     **inputs.FAMILIES,
+    **objects.FAMILIES,
 }
 LONG = {
     "kill": 200,
@@ -48,6 +49,7 @@ LONG = {
     "server": 400,
     "program crashes": 50,
     "settings": 400,
+    "object store": 20,
 }
 """Faults of the long form."""
 SHORT = {"server": 20, "corruption": 10, "program crashes": 1, "settings": 20, "clock": 1}

@@ -28,6 +28,7 @@ WORDS = {
     "lost manifest": "an artifact without its manifest",
     "server": "a server that fails in {} ways",
     "program crashes": "200 rollouts at once, one in twenty crashes; kills meanwhile",
+    "object store": "a run at an S3 address: its machine is killed, another goes on; the store answers 503 for a while",
     "settings": "fields of the recipe set to what they cannot be",
 }
 BEGIN, END = "<!-- chaos.json -->\n", "<!-- /chaos.json -->"
