@@ -216,9 +216,9 @@ class PartialArtifact:
             self._noted = time.monotonic()
 
     def leave(self) -> None:
-        """Note what an attempt has taken that did not finish the artifact."""
+        """Note what an attempt has taken that did not finish the artifact. Where there is a manifest, it has that."""
         with suppress(OSError, StageError, LockedError):  # where it cannot be kept, an error is on its way already
-            if self.scratch.is_dir():
+            if self.scratch.is_dir() and not (self._partial / MANIFEST).exists():
                 self._note()
 
     def finish(

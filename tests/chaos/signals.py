@@ -66,7 +66,7 @@ def chain(bench: Bench, tally: Tally, faults: int, one: Callable[[Path], tuple[E
         number += 1
         run = bench.fresh(f"{tally.family}-{number}")
         before = tally.injected
-        while tally.injected < faults:
+        while tally.injected < faults and not tally.wrong:
             ended, where = one(run)
             if where is not None:
                 tally.hit(where)

@@ -18,7 +18,7 @@ WORDS = {
     "term": "SIGTERM",
     "stop": "SIGSTOP; another process is told that the run is in use; then SIGKILL, or SIGCONT",
     "full disk": "a disk with 4 to 128 KiB left",
-    "read-only": "a disk that is read-only, or becomes so",
+    "read-only": "a disk that has become read-only after a kill",
     "failing storage": "a call of the system's fails with one of eight errors, or takes up to a second",
     "clock": "the clock jumps by up to ten years either way; files of any age",
     "two schedulers": "two start the same iteration at once, most of them killed",

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.jobs import key_of
+from pipeline.metering import Meter
 from pipeline.progress import Reporter
 from pipeline.store import JOURNAL, MANIFEST, PartialArtifact, Store, check_files, read_manifest
 from schemas.errors import DataError, LockedError
@@ -92,7 +93,7 @@ def test_a_kill_between_manifest_and_rename_is_taken_up(tmp_path: Path, monkeypa
     def die(*_: object, **__: object) -> None:
         raise Killed
 
-    with store.begin("demo", KEY, QUIET) as out:
+    with store.begin("demo", KEY, QUIET, Meter(lambda: 0)) as out:  # which notes what it took, last when it leaves
         fill(out)
         target = {"unlink": (Path, "unlink"), "rmtree": (__import__("shutil"), "rmtree"), "rename": (Path, "rmdir")}
         with monkeypatch.context() as patch:
