@@ -39,24 +39,25 @@ def failure(folder: Path, logs: Path, agent: str, size: int, node: str) -> Excep
         node: in words, where there are several nodes; else empty.
     """
     ended = json.loads((folder / FAILURES).read_bytes()) if (folder / FAILURES).exists() else []
-    if killed := [each for each in ended if each["exit"] < 0]:
-        first = killed[0]
-        name = _signal(-first["exit"])
-        memory = ", as the kernel does when memory runs out" if name == "SIGKILL" else ""
-        return StageError(
-            f"process {first['rank']} of the {size} that train{node} was ended by {name}{memory}. {GOES_ON}."
-            f"{_last_lines(logs, first['local_rank'])}"
-        )
+    # By SIGTERM torchrun ends the others, once it has seen one of them fail.
+    ended.sort(key=lambda each: (each["exit"] == -signal.SIGTERM, each["exit"] > 0, each["rank"]))
+    if ended and ended[0]["exit"] < 0 and ended[0]["exit"] != -signal.SIGTERM:
+        return _of_process(ended[0], logs, size, node)
     for path in sorted(folder.glob("*.error")):
         if (error := _noted(path)) is not None:
             return error
     if ended:
-        first = ended[0]
-        return StageError(
-            f"process {first['rank']} of the {size} that train{node} failed with exit code {first['exit']}. {GOES_ON}."
-            f"{_last_lines(logs, first['local_rank'])}"
-        )
+        return _of_process(ended[0], logs, size, node)
     return StageError(f"the {size} processes that train{node} did not come together. {GOES_ON}.{_shown(agent)}")
+
+
+def _of_process(one: dict[str, int], logs: Path, size: int, node: str) -> StageError:
+    how = f"was ended by {_signal(-one['exit'])}" if one["exit"] < 0 else f"failed with exit code {one['exit']}"
+    # Who is killed has had no time to say why.
+    killed = one["exit"] == -signal.SIGKILL
+    more = "" if killed else _last_lines(logs, one["local_rank"])
+    memory = ", as the kernel does when memory runs out" if killed else ""
+    return StageError(f"process {one['rank']} of the {size} that train{node} {how}{memory}. {GOES_ON}.{more}")
 
 
 def _noted(path: Path) -> Exception | None:

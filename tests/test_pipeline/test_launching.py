@@ -259,17 +259,27 @@ def ended(folder: Path, *exits: int) -> None:
 
 
 def test_a_killed_process_is_named_before_those_that_lost_it(tmp_path: Path) -> None:
-    ended(tmp_path, 1, -signal.SIGKILL)
+    ended(tmp_path, -signal.SIGTERM, -signal.SIGSEGV, 1)
     log = tmp_path / "logs" / "x" / "attempt_0" / "1" / "stderr.log"
     log.parent.mkdir(parents=True)
     log.write_text("".join(f"line {number}\n" for number in range(30)))
     note(tmp_path, "0", ConnectionError("closed by peer"))
-    error = failure(tmp_path, tmp_path / "logs", "", 2, "")
+    error = failure(tmp_path, tmp_path / "logs", "", 3, "")
     assert isinstance(error, StageError)
-    assert "process 1 of the 2 that train was ended by SIGKILL, as the kernel does when memory runs out" in str(error)
+    assert "process 1 of the 3 that train was ended by SIGSEGV" in str(error)
     assert "same command goes on" in str(error)
     assert "| line 29" in str(error)
     assert "line 17\n" not in str(error)
+
+
+def test_running_out_of_memory_is_named_and_what_torchrun_ended_is_not_blamed(tmp_path: Path) -> None:
+    ended(tmp_path, -signal.SIGTERM, -signal.SIGKILL)
+    error = failure(tmp_path, tmp_path / "logs", "", 2, "")
+    assert "process 1 of the 2 that train was ended by SIGKILL, as the kernel does when memory runs out" in str(error)
+    ended(tmp_path, -signal.SIGTERM, 1)
+    assert "process 1 of the 2 that train failed with exit code 1" in str(
+        failure(tmp_path, tmp_path / "logs", "", 2, "")
+    )
 
 
 @pytest.mark.parametrize(
