@@ -16,6 +16,7 @@ from typing import Any
 
 from pipeline.locks import hold
 from pipeline.reached import Sought, reach_all
+from pipeline.remote.attached import shown
 from pipeline.runfile import NAME as RUN_FILE
 from pipeline.runs_purged import Purged, purge
 from pipeline.snapshots import open_snapshot
@@ -88,7 +89,7 @@ def forget(wanted: Wanted, snapshots: Path, runs: Sequence[Path], reporter: Repo
             by=getpass.getuser(),
             at=at,
             why=wanted.why,
-            successor=None if after is None else str(after.absolute()),
+            successor=None if after is None else shown(str(after.absolute())),
         )
 
     stones = {item.snapshot.digest: tombstone(item, after) for item, after in zip(hit, made, strict=True)}
@@ -100,7 +101,7 @@ def forget(wanted: Wanted, snapshots: Path, runs: Sequence[Path], reporter: Repo
         purged += [purge(run, sought, stones) for run in runs]
     for item in hit:
         bury(item.snapshot.path, stones[item.snapshot.digest])
-    names = tuple((str(item.snapshot.path), stones[item.snapshot.digest].successor) for item in hit)
+    names = tuple((shown(str(item.snapshot.path)), stones[item.snapshot.digest].successor) for item in hit)
     return Forgotten(len(digests), names, tuple(found for found in purged if found.lines), before=False)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.reached import Reach, Sought, reach
+from pipeline.remote.attached import removed
 from pipeline.reporting.build import NUMBERS, PAGE
 from pipeline.runfile import read_run
 from pipeline.tainted import Tainted, mark
@@ -70,6 +71,7 @@ def _reports(run: Path) -> list[str]:
     """The report shows samples; `mmgrpo run` writes it anew."""
     there = [run / name for name in (PAGE, NUMBERS) if (run / name).exists()]
     for path in there:
+        removed(path)
         path.unlink()
     return [f"purged: {path.name}, which may show them" for path in there]
 

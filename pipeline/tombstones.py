@@ -10,6 +10,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pipeline.files import replace_file
+from pipeline.remote.attached import mirror_of
 from pipeline.store import MANIFEST
 from schemas.canonical import canonical_json, digest
 from schemas.errors import DataError
@@ -53,6 +54,8 @@ def bury(folder: Path, tombstone: Tombstone) -> None:
     """Put a tombstone into an artifact's folder, then delete everything else but its manifest."""
     sealed = tombstone.model_copy(update={"digest": tombstone.own_digest()})
     replace_file(folder / NAME, canonical_json(sealed.model_dump(mode="json")) + "\n")
+    if (mirror := mirror_of(folder)) is not None:
+        mirror.artifacts.bury(folder)
     for path in sorted(folder.rglob("*"), reverse=True):
         if path.is_dir() and not path.is_symlink():
             path.rmdir()

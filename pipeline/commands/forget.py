@@ -6,6 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
+from pipeline.commands.arguments import folder
 from pipeline.terminal import say
 from schemas.errors import RecipeError
 
@@ -20,13 +21,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--snapshots",
-        type=Path,
+        type=folder,
         default=Path("snapshots"),
         metavar="D",
         help="folder of snapshots (default: snapshots)",
     )
     parser.add_argument(
-        "--runs", type=Path, nargs="*", metavar="RUN", help="run folders (default: runs/*; a study's lie deeper)"
+        "--runs", type=folder, nargs="*", metavar="RUN", help="run folders (default: runs/*; a study's lie deeper)"
     )
     parser.add_argument("--reason", default="requested", metavar="TEXT", help="why, for the tombstone")
     parser.add_argument("--json", action="store_true", help="machine-readable output")

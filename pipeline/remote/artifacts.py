@@ -13,6 +13,7 @@ from pathlib import Path
 from pipeline.remote.storage import Stat, Storage
 from pipeline.stages_in_order import STAGES
 from pipeline.store import MANIFEST, read_manifest
+from pipeline.tombstones import NAME as TOMBSTONE
 from schemas.canonical import digest_file
 from schemas.errors import DataError, StageError
 from schemas.manifest import Manifest
@@ -47,14 +48,37 @@ class Artifacts:
         for known in (self._finished, self._files):
             for folder in [folder for folder in known if folder.is_relative_to(base)]:
                 del known[folder]
+        buried = []
         for key, stat in found.items():
             artifact = artifact_of(base, self._root / key)
             if artifact is None:
                 continue
             if key == self._key(artifact, MANIFEST):
                 self._finished[artifact] = stat.tag
+            elif key == self._key(artifact, TOMBSTONE):
+                buried.append(artifact)
             else:
                 self._files.setdefault(artifact, set()).add(key)
+
+        for artifact in buried:
+            self._bury_here(artifact)
+
+    def _bury_here(self, folder: Path) -> None:
+        """Of an artifact whose bytes were deleted by request nothing stays here either but its manifest and why."""
+        stone = self._storage.read(self._key(folder, TOMBSTONE))
+        manifest = self._storage.read(self._key(folder, MANIFEST))
+        if stone is None or manifest is None:
+            return
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        (folder / TOMBSTONE).write_bytes(stone[0])
+        (folder / MANIFEST).write_bytes(manifest[0])
+
+    def bury(self, folder: Path) -> None:
+        """Delete all files of an artifact there; its manifest and its tombstone stay."""
+        self._guard(folder)
+        self.look(folder)
+        self._storage.delete(sorted(self._files.pop(folder, ())))
 
     def trust(self, folder: Path) -> None:
         """Take what is finished below a folder here as it is: a process of this machine publishes there now."""

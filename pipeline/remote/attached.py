@@ -79,6 +79,12 @@ def written(path: Path) -> None:
         mirror.push(path)
 
 
+def removed(path: Path) -> None:
+    """Delete a file at its address too; nothing for a path of this machine."""
+    if (mirror := mirror_of(path)) is not None:
+        mirror.remove(path)
+
+
 def shown(text: str) -> str:
     """A text with addresses in the place of their mirrors."""
     for root, mirror in _MIRRORS.items():

@@ -109,6 +109,12 @@ class Mirror:
         key = self.key(path)
         self._tags[key] = self.storage.put(key, path.read_bytes())
 
+    def remove(self, path: Path) -> None:
+        """Delete one file there."""
+        self.guard(path)
+        self.storage.delete([self.key(path)])
+        self._tags.pop(self.key(path), None)
+
     def swap(self, path: Path, data: bytes) -> None:
         """Write one file's new bytes, which are not here yet, if it is there as this process read it.
 

@@ -10,11 +10,14 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import fsspec
 import pytest
 
 from pipeline.remote.lease import VARIABLE
-from tests.test_e2e.kit import ROOT, TINY, mmgrpo
+from tests.test_e2e.kit import ROOT, TINY, mmgrpo, own_recipe
+from tests.test_e2e.test_traces import export, traces
 from tests.test_pipeline.remote_kit import S3Server, use
 
 SMALL = ("--set", "run.iterations=1", "--set", "rollout.examples=2", "--set", "rollout.rollouts=3")
@@ -99,7 +102,7 @@ def test_an_address_with_a_secret_in_it_is_refused_and_not_repeated(
     assert "pa55" not in said.out + said.err
 
 
-@pytest.mark.parametrize("command", [("study", "s.toml", "--study-dir"), ("forget", "--trace", "t", "--runs")])
+@pytest.mark.parametrize("command", [("study", "s.toml", "--study-dir"), ("reproduce", "runs/a")])
 def test_an_address_where_a_path_of_this_machine_is_meant_is_refused(
     command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,3 +118,48 @@ def test_a_bucket_that_is_not_there_is_told(
     assert "s3://no-such-bucket/runs/a cannot be listed" in capsys.readouterr().err
     assert mmgrpo("status", f"{address}-other") == 3
     assert f"{address}-other/run.json: no such file" in capsys.readouterr().err
+
+
+def test_a_snapshot_at_an_address_is_added_to_and_named_in_recipes(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe, every = own_recipe(tmp_path / "task"), traces(12)
+    snapshots = f"{address.removesuffix('/runs/tiny')}/snapshots"
+
+    def ingested(number: int, spans: list[list[dict[str, Any]]], *options: str) -> str:
+        export([span for each in spans for span in each], tmp_path / f"{number}.json")
+        given = ("--snapshots", snapshots, "--exec", "progress=off", *options)
+        assert mmgrpo("ingest", recipe, tmp_path / f"{number}.json", *given) == 0
+        return capsys.readouterr().out.split("Snapshot: ")[1].split()[0].rstrip(",")
+
+    on(monkeypatch, tmp_path / "here")
+    parent = ingested(0, every[:8])
+    assert parent.startswith(f"{snapshots}/ingest/")
+    on(monkeypatch, tmp_path / "elsewhere")
+    assert ingested(0, every[:8]) == parent  # found, not made again
+    child = ingested(1, every[6:], "--onto", parent)
+    assert mmgrpo("snapshot", "diff", parent, child) == 0
+    assert "traces: 4 came, 0 went, 0 changed, 8 as before" in capsys.readouterr().out
+    on(monkeypatch, tmp_path / "third")
+    assert mmgrpo("verify", child) == 0
+    named = ("--set", f"examples.path={child}", "--set", "examples.inputs=['word']", "--run-dir", address)
+    assert mmgrpo("stage", "examples", recipe, *named, "--exec", "progress=off") == 3
+    assert f"{child}/examples.parquet: examples.dev names split 'dev'" in capsys.readouterr().err
+    dev = ("--set", "ingest.dev=0.3")
+    whole = ingested(2, every, *dev)
+    taken = ("--set", f"traces.snapshot={whole}", "--set", f"examples.path={whole}", *dev, "--run-dir", address)
+    assert mmgrpo("plan", recipe, *taken) == 0
+    assert "will run        setup · ingest" in capsys.readouterr().out
+    on(monkeypatch, tmp_path / "here")
+    assert mmgrpo("verify", whole) == 0
+    on(monkeypatch, tmp_path / "elsewhere")
+    assert mmgrpo("forget", "--trace", f"{3:032x}", "--snapshots", snapshots, "--runs") == 0
+    on(monkeypatch, tmp_path / "here")
+    capsys.readouterr()
+    assert mmgrpo("verify", whole) == 0
+    assert "deleted by request" in capsys.readouterr().out
+    assert not list((tmp_path / "here").rglob(f"{whole[-16:]}/*.parquet"))
+    for old in (parent, child, whole):
+        assert not list((tmp_path / "elsewhere").rglob(f"{old[-16:]}/*.parquet"))
+        there = fsspec.filesystem("s3").find(old)
+        assert sorted(name.rsplit("/", 1)[-1] for name in there) == ["manifest.json", "tombstone.json"]
