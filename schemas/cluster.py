@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from schemas.addresses import is_address, split_address
 from schemas.sections import Positive, Section, VariableName
 
 Line = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]+$")]
@@ -75,7 +76,7 @@ class Cluster(Section):
     project: Line
     """The folder, on the cluster, that jobs run in; the recipe's path is relative to it."""
     run_dir: Line
-    """The run folder, on the cluster: on a file system with locks and atomic renames."""
+    """The run folder, on the cluster: on a file system with locks and atomic renames; or an address (`s3://…`)."""
     command: Line = "mmgrpo"
     """How mmgrpo is called there, for example `.venv/bin/mmgrpo`."""
     execution: Line | None = None
@@ -94,7 +95,10 @@ class Cluster(Section):
 
     @field_validator("project", "run_dir")
     @classmethod
-    def _absolute(cls, path: str) -> str:
+    def _absolute(cls, path: str, info: ValidationInfo) -> str:
+        if info.field_name == "run_dir" and is_address(path):
+            split_address(path)
+            return path.rstrip("/")
         if not path.startswith("/"):
             raise ValueError(f"{path!r}: expected an absolute path on the cluster")
         return path.rstrip("/") or "/"
@@ -122,6 +126,11 @@ class Cluster(Section):
         if both := sorted(self.environment.keys() & self.secrets.keys()):
             raise ValueError(f"{', '.join(both)}: stands in `environment` and in `secrets`")
         return self
+
+    @property
+    def logs(self) -> str:
+        """The folder that holds those of the run, on the cluster: the run's own, or the project where that is none."""
+        return self.project if is_address(self.run_dir) else self.run_dir
 
     def resources(self, stage: str) -> dict[str, int]:
         """What a job of the stage asks for, every field: its own, else the defaults', else the house's."""

@@ -59,7 +59,7 @@ def _options(chain: Chain, stage: str, needs: Mapping[str, int]) -> list[str]:
     slurm = chain.cluster.slurm
     found = [
         f"--job-name={chain.recipe.name}-{stage}",
-        f"--output={chain.cluster.run_dir}/slurm/%x-%j.out",
+        f"--output={chain.cluster.logs}/slurm/%x-%j.out",
         "--open-mode=append",
         f"--cpus-per-task={needs['cpus']}",
         f"--mem={needs['memory_gib']}G",
@@ -91,7 +91,7 @@ def _submit(chain: Chain) -> str:
         "set -euo pipefail",
         f"first=${{1:-0}}; last=${{2:-{max(iterations - 1, 0)}}}; after=",
         'here=$(cd "$(dirname "$0")" && pwd)',
-        f"mkdir -p {shlex.quote(chain.cluster.run_dir)}/slurm",
+        f"mkdir -p {shlex.quote(chain.cluster.logs)}/slurm",
         "job() {",
         "  after=$(sbatch --parsable --kill-on-invalid-dep=yes ${after:+--dependency=afterok:$after} \\",
         '    "$here/$1.sbatch" "$2")',

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 from pipeline.remote.attached import attach
+from schemas.addresses import is_address
 from schemas.errors import MmgrpoError, RecipeError
-from stages.places import is_address
 
 
 def folder(text: str) -> Path:

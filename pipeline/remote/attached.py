@@ -9,8 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from schemas.addresses import is_address, split_address
 from schemas.errors import RecipeError
-from stages.places import is_address, mirror_of_root, split_address
+from stages.places import mirror_of_root
 
 if TYPE_CHECKING:
     from pipeline.remote.mirror import Mirror

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from tests.test_e2e.kit import ROOT, TINY, mmgrpo, own_recipe
 from tests.test_e2e.test_traces import export, traces
 from tests.test_pipeline.remote_kit import S3Server, use
 
+README = (ROOT / "README.md").read_text()
 SMALL = ("--set", "run.iterations=1", "--set", "rollout.examples=2", "--set", "rollout.rollouts=3")
 QUICK = ("--exec", "progress=off", *SMALL, "--set", "evaluate.samples=1", "--set", "evaluate.drift=false")
 
@@ -45,11 +48,16 @@ def on(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
 def test_a_run_is_the_same_from_every_machine(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """What the README shows, and then some."""
+    block = next(block for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) if "s3://" in block)
+    shown = block.replace("s3://bucket/runs/own", address).replace("own/recipe.toml", str(TINY))
+    first, second, third = (shlex.split(line.partition("#")[0])[1:] for line in shown.splitlines())
+    assert (first[0], second[0], third[0]) == ("run", "status", "ingest")  # the last has a test of its own
     on(monkeypatch, tmp_path / "here")
-    assert mmgrpo("run", TINY, "--run-dir", address, *QUICK) == 0
+    assert mmgrpo(*first, *QUICK) == 0
     assert f"Report: {address}/report.html" in capsys.readouterr().out
     on(monkeypatch, tmp_path / "elsewhere")
-    assert mmgrpo("status", address) == 0
+    assert mmgrpo(*second) == 0
     assert "1 iteration(s)" in capsys.readouterr().out
     assert not list((tmp_path / "elsewhere").rglob("*.parquet"))  # what nobody asked for stays there
     assert mmgrpo("next", TINY, "--run-dir", address, *QUICK) == 10

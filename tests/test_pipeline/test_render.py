@@ -137,11 +137,19 @@ def test_settings_of_the_recipe_reach_every_job(tmp_path: Path) -> None:
         assert "--set train.learning_rate=0.01" in file.read_text()
 
 
+def test_a_run_folder_may_be_an_address_and_logs_then_lie_with_the_project(tmp_path: Path) -> None:
+    folder = rendered(tmp_path, "slurm", CLUSTER.replace('"/shared/runs/one"', '"s3://bucket/runs/one"'))
+    for file in folder.glob("*.sbatch"):
+        assert "--run-dir s3://bucket/runs/one" in file.read_text()
+        assert "s3://bucket/runs/one/slurm" not in file.read_text()
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
         ("project = 'relative'\nrun_dir = '/r'", "expected an absolute path"),
         ("project = '/p'", "run_dir: Field required"),
+        ("project = '/p'\nrun_dir = 's3://ada:pw@b/r'", "put credentials into the environment"),
         ("project = '/p'\nrun_dir = '/r'\ngpu = 1", "gpu: Extra inputs"),
         ("project = '/p'\nrun_dir = '/r'\n[stages.trian]\ngpus = 1", "no stage trian"),
         ('project = "/p"\nrun_dir = "/r"\nsetup = ["a\\nb"]', "setup.0"),
