@@ -32,6 +32,7 @@ def read_chain(path: Path, kind: type[R]) -> list[R]:
     Raises:
         DataError: naming the line that was changed, or that does not follow the one before.
     """
+    pulled(path, anew=False)
     found: list[R] = []
     for number, line in enumerate(_lines(path), start=1):
         where = f"{path}, line {number}"
@@ -85,7 +86,7 @@ def held(path: Path) -> Iterator[None]:
     while True:
         try:
             with hold(path.with_name(f".{path.name}.lock"), str(path)):
-                pulled(path)
+                pulled(path, anew=True)
                 yield
                 return
         except LockedError:

@@ -68,10 +68,10 @@ def swap(path: Path, data: bytes) -> None:
         mirror.swap(path, data)
 
 
-def pulled(path: Path) -> None:
-    """Make a file what it is at its address now; nothing for a path of this machine."""
+def pulled(path: Path, *, anew: bool) -> None:
+    """Make a file what it is at its address now; nothing for a path of this machine. `anew`: see `Mirror.pull`."""
     if (mirror := mirror_of(path)) is not None:
-        mirror.pull(path)
+        mirror.pull(path, anew=anew)
 
 
 def written(path: Path) -> None:

@@ -38,6 +38,7 @@ class Mirror:
         self.root, self.storage = root, storage
         self.artifacts = Artifacts(root, storage, self.guard, self._known)
         self._tags: dict[str, str] = {}
+        self._fresh: set[Path] = set()
         self._leases: dict[Path, Lease] = {}
         self._probed = False
 
@@ -46,7 +47,7 @@ class Mirror:
 
     def key(self, path: Path) -> str:
         """The key of a path's object."""
-        return os.path.relpath(path.absolute(), self.root)
+        return os.path.relpath(_plain(path), self.root)
 
     def refresh(self, folder: Path) -> None:
         """Make the files of a folder what they are at the address, and learn which artifacts are there.
@@ -63,7 +64,9 @@ class Mirror:
         with _locked(folder / ".refresh.lock"):
             if folder not in self._leases and _busy(folder / ".lock"):
                 self.artifacts.trust(folder)
+                self._fresh.add(folder)
                 return
+            self._fresh.add(folder)
             own = {key: stat for key, stat in found.items() if artifact_of(folder, self.root / key) is None}
             self._replace_files(folder, own)
 
@@ -98,9 +101,15 @@ class Mirror:
         _write(path, answer[0])
         self._tags[key] = answer[1]
 
-    def pull(self, path: Path) -> None:
-        """Bring one file as it is now, unless it lies in a folder whose lease is held: nobody else writes there."""
-        if self._lease_over(path) is None:
+    def pull(self, path: Path, *, anew: bool) -> None:
+        """Bring one file as it is now, unless it lies in a run whose lease is held: nobody else writes there.
+
+        Args:
+            path: the file.
+            anew: also where its folder was brought up to date before.
+        """
+        path = _plain(path)
+        if not self._known(path) and (anew or not any(path.is_relative_to(folder) for folder in self._fresh)):
             self._fetch(self.key(path), path)
 
     def push(self, path: Path) -> None:
@@ -141,6 +150,7 @@ class Mirror:
         if self._lease_over(lock) is not None:
             yield
             return
+        lock = _plain(lock)
         whole = lock.name == ".lock"
         covers = lock.parent if whole else lock.with_name(lock.name.removesuffix(".lock").removeprefix("."))
         lease = Lease(self.storage, self.key(lock).removesuffix("lock") + "lease", what)
@@ -180,7 +190,13 @@ class Mirror:
         return folder not in self._leases and self._lease_over(folder) is not None
 
     def _lease_over(self, path: Path) -> Lease | None:
-        return next((lease for folder, lease in self._leases.items() if path.absolute().is_relative_to(folder)), None)
+        path = _plain(path)
+        return next((lease for folder, lease in self._leases.items() if path.is_relative_to(folder)), None)
+
+
+def _plain(path: Path) -> Path:
+    """A path without `..`, with which a ledger is named that several runs share."""
+    return Path(os.path.normpath(path.absolute()))
 
 
 def _own_files(folder: Path) -> list[Path]:

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import shutil
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from pipeline.locks import hold
 from pipeline.metering import Meter
+from pipeline.release.chain import append, held, read_chain
+from pipeline.release.records import now
 from pipeline.remote.artifacts import Artifacts
 from pipeline.remote.attached import mirror_of
 from pipeline.remote.lease import VARIABLE, Lease
-from pipeline.remote.storage import Storage
+from pipeline.remote.storage import Storage, open_storage
 from pipeline.runfile import RunFile, read_run, write_run
 from pipeline.store import Store, check_files
+from schemas.decisions import Opening
 from schemas.errors import DataError, LockedError, StageError
 from schemas.telemetry import read_attempts
 from tests.test_e2e.kit import ROOT
@@ -163,6 +173,31 @@ def test_of_two_writers_of_one_artifact_the_second_takes_up_what_the_first_made(
         assert check_files(artifact.path, artifact.manifest) == []
 
 
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(turns=st.lists(st.integers(0, 2), min_size=6, max_size=40), killed=st.integers(0, 40))
+def test_whatever_the_order_a_reader_sees_nothing_or_a_whole_artifact(
+    tmp_path_factory: pytest.TempPathFactory, turns: list[int], killed: int
+) -> None:
+    """Three writers with other bytes each, none kept apart by a lease, one of which dies somewhere on its way."""
+    there = tmp_path_factory.mktemp("law")
+    storage, root = open_storage("memory", uuid.uuid4().hex), there / "reader"
+    folder = root / "runs/a/artifacts/group" / KEY[:16]
+    writers = [Paced(there / f"{mark}", storage, mark) for mark in "xyz"]
+    for place, turn in enumerate([*turns, *(place % 3 for place in range(60))]):
+        if turn == 0 and place >= killed:
+            continue
+        writers[turn].go_on()
+        reader = Artifacts(root, storage, lambda path: None, lambda path: False)
+        reader.look(folder)
+        if (artifact := reader.find(folder)) is not None:
+            assert check_files(artifact.path, artifact.manifest) == []
+            winner = artifact.manifest.metrics["mark"]
+            shutil.rmtree(folder)
+    writers[0].kill()
+    assert all(writer.mark in (None, winner) for writer in writers)
+    assert [writer.mark for writer in writers[1:]] == [winner] * 2
+
+
 def test_many_processes_that_publish_at_once_leave_one_whole_artifact(on_s3: str, tmp_path: Path) -> None:
     code = (
         "import sys\nfrom pathlib import Path\nfrom tests.test_pipeline import remote_kit as kit\n"
@@ -204,6 +239,52 @@ def test_one_process_at_a_time_holds_a_run(address: str, here: Machine, elsewher
         _refused(mirror)
     with elsewhere.on(address) as mirror, hold(mirror / ".lock", "the run"):
         pass  # released, it is free at once
+
+
+class Paced:
+    """A writer that does one thing at the storage each time it is told to go on."""
+
+    def __init__(self, root: Path, storage: Storage, mark: str) -> None:
+        self.mark: str | None = None
+        self._dead = False
+        self._turn, self._waiting, self._one = threading.Semaphore(0), threading.Semaphore(0), threading.Lock()
+        self._thread = threading.Thread(target=self._work, args=(root, storage, mark), daemon=True)
+        self._thread.start()
+        self._waiting.acquire()
+
+    def go_on(self) -> None:
+        """Let it do one thing, and wait until it is at the next, or done."""
+        if self._thread.is_alive():
+            self._turn.release()
+            self._waiting.acquire()
+
+    def kill(self) -> None:
+        """It does nothing more; its threads end."""
+        self._dead = True
+        self._turn.release(100)
+        self._thread.join()
+
+    def _work(self, root: Path, storage: Storage, mark: str) -> None:
+        paced = copy.copy(storage)
+        for name in ("list", "read", "create", "upload", "delete"):
+            setattr(paced, name, self._paced(getattr(storage, name)))
+        artifacts = Artifacts(root, paced, lambda path: None, lambda path: False)
+        made = make(root / "own", mark)
+        with suppress(SystemExit):
+            first = artifacts.publish(made.path, root / "runs/a/artifacts/group" / KEY[:16], made.manifest)
+            self.mark = (first or made).manifest.metrics["mark"]
+        self._waiting.release()
+
+    def _paced(self, do: Callable[..., Any]) -> Callable[..., Any]:
+        def done(*arguments: Any) -> Any:
+            with self._one:
+                self._waiting.release()
+                self._turn.acquire()
+                if self._dead:
+                    raise SystemExit
+                return do(*arguments)
+
+        return done
 
 
 def _refused(mirror: Path) -> None:
@@ -253,6 +334,37 @@ def test_a_run_file_that_another_process_wrote_meanwhile_is_not_overwritten(
             write_run(folder, RunFile(name="a", recipe={"by": "here"}))
     with here.on(address) as folder:
         assert read_run(folder).recipe == {"by": "elsewhere"}
+
+
+def test_runs_that_share_a_ledger_see_all_its_lines_and_lose_none(
+    address: str, here: Machine, elsewhere: Machine
+) -> None:
+    def note(folder: Path, score: str) -> None:
+        ledger = folder / "../looks.jsonl"
+        with hold(folder / ".lock", "the run"), held(ledger):
+            append(ledger, read_chain(ledger, Opening), Opening(at=now(), split="test", scores=(score,)))
+
+    other = f"{address.removesuffix('/a')}/b"
+    with here.on(address) as folder:
+        note(folder, "1")
+    with elsewhere.on(other) as folder:
+        note(folder, "2")
+    with here.on(address) as folder:
+        note(folder, "3")
+    with elsewhere.on(other) as folder:
+        assert [line.scores for line in read_chain(folder / "../looks.jsonl", Opening)] == [("1",), ("2",), ("3",)]
+
+
+def test_a_ledger_that_was_written_meanwhile_is_not_overwritten(
+    address: str, here: Machine, elsewhere: Machine
+) -> None:
+    line = Opening(at=now(), split="test", scores=("1",))
+    with here.on(address) as folder:
+        before = read_chain(folder / "looks.jsonl", Opening)
+        with elsewhere.on(address) as mirror:
+            append(mirror / "looks.jsonl", [], line.model_copy(update={"scores": ("2",)}))
+        with pytest.raises(LockedError, match=r"looks\.jsonl: another process wrote it"):
+            append(folder / "looks.jsonl", before, line)
 
 
 def test_a_file_that_is_gone_there_or_was_only_written_here_is_gone_here(
