@@ -12,6 +12,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from stages.ingest.skeletons import Skeletons
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
@@ -27,12 +29,16 @@ class Encoding:
         self._parts, self._completions = _Memory(), _Memory()
         self._cut = _boundaries(tokenizer)
         self._special: Mapping[str, int] = tokenizer.get_added_vocab() if self._cut else {}
+        template = tokenizer.chat_template
+        self._chats = Skeletons(template if isinstance(template, str) else None, self._rendered)
         tokenizer("", add_special_tokens=False)  # which takes truncation and padding out of what is behind it
 
     def chat(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """As `stages.engines.texts.encode_chat`."""
-        text = self._tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
-        return self._ids(str(text))
+        return self._ids(self._chats.text(messages))
+
+    def _rendered(self, messages: Sequence[dict[str, str]]) -> str:
+        return str(self._tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False))
 
     def completion(self, text: str, *, ended: bool) -> list[int] | None:
         """As `stages.engines.texts.encode_completion`."""
