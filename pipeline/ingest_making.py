@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from pipeline.ingest_spooling import code_digest
 from pipeline.ingest_steps import Making, make_part, make_range
 from pipeline.pool import pool_of
 from stages.contract import Out
@@ -19,6 +20,7 @@ from stages.ingest.ranges import made_of, ranges_for
 from stages.ingest.records import Record
 from stages.ingest.rescore import Rescorer
 from stages.ingest.spool import PARTS
+from stages.ingest.taken_up import TakenUp
 
 
 class Make(Protocol):
@@ -29,13 +31,21 @@ class Make(Protocol):
 
 
 def make(
-    making: Make, content: Content, rescorer: Rescorer | None, out: Out, *, dev: float, workers: int
+    making: Make,
+    content: Content,
+    parts: Sequence[str],
+    rescorer: Rescorer | None,
+    out: Out,
+    *,
+    dev: float,
+    workers: int,
 ) -> dict[str, Any]:
     """Write the tables of the traces.
 
     Args:
         making: makes the state of a process.
         content: what the traces are.
+        parts: the name of each part of them.
         rescorer: scores them anew, in this process; None for the logged scores.
         out: where the tables go.
         dev: share of the examples that become the dev split.
@@ -48,15 +58,22 @@ def make(
         DataError: when no trace is a rollout.
         StageError: when a process was killed.
     """
-    count, folder = ranges_for(content.spans), snapshot.fresh(out)
+    count = ranges_for(content.spans)
+    folder = out.scratch / f"ranges-{count}-{code_digest()[:8]}"
+    left = TakenUp(folder)
+    left.keep(parts)
+    tasks = [(place, name) for place, name in enumerate(parts) if name not in left.told]
     account, repeated = Account(), 0
+    for noted, further in (left.told[name] for name in parts if name in left.told):
+        account.add(Account.of_json(noted))
+        repeated += further
     with pool_of(workers, partial(making, folder=folder, count=count)) as pool:
-        for counted, further in pool.each(make_part, range(PARTS)):
+        for counted, further in pool.each(make_part, tasks):
             account.add(counted)
             repeated += further
             out.progress(account.traces, content.traces, "traces")
-        tasks = [(sorted(folder.iterdir()), place, dev) for place in range(count)]
-        made = pool.each(make_range, tasks) if rescorer is None else (made_of(*task, rescorer) for task in tasks)
+        ranges = [(sorted(folder.iterdir()), place, dev) for place in range(count)]
+        made = pool.each(make_range, ranges) if rescorer is None else (made_of(*task, rescorer) for task in ranges)
         metrics = snapshot.finish(account, made, count, out)
     return metrics | {"repeated_spans": repeated}
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
 
-from pipeline.ingest_steps import Lying, Reading, read_piece, tell_part
+from pipeline.ingest_steps import ITEMS, Lying, Read, Reading, named, read_piece, tell_part
 from pipeline.pool import Pool, cores, pool_of
 from pipeline.progress import Reporter
 from schemas.addresses import without_secrets
@@ -21,6 +22,7 @@ from stages.ingest.normal import Refused
 from stages.ingest.read import Piece, find_files, size_of
 from stages.ingest.redact import Redactor
 from stages.ingest.spool import PARTS
+from stages.ingest.taken_up import TakenUp
 
 LARGE = 256 << 20
 """Bytes of files from which on it is worth seconds to start processes."""
@@ -50,6 +52,8 @@ class Sources:
     spans: int = 0
     forgotten: int = 0
     """Traces that were left out, since they were to be forgotten."""
+    parts: list[str] = field(default_factory=list)
+    """The name of each part; see `Told`."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -78,47 +82,57 @@ def read_all(
         RecipeError: for an unknown format.
         DataError: for an address without a file.
     """
+    shutil.rmtree(lying.folder / "entries", ignore_errors=True)
+    left = TakenUp(lying.folder, ITEMS)
     # The marks of one trace are made with one key, which no other process gets.
     with pool_of(workers if redactor is None else 1, partial(Reading, lying, redactor)) as pool:
         reporter.start("reading traces")
         try:
-            sources = _read(wanted, pool, reporter)
+            sources = _read(wanted, pool, left, reporter)
             entries = Entries(lying.folder / "entries")
             for number, told in enumerate(pool.each(tell_part, range(PARTS)), start=1):
                 entries.add(told.entries)
                 sources.forgotten += told.forgotten
+                sources.parts.append(told.name)
                 reporter.update(number, PARTS, "parts compared", {})
         finally:
             reporter.stop()
     return sources, entries
 
 
-def _read(wanted: Wanted, pool: Pool, reporter: Reporter) -> Sources:
-    sources = Sources()
+def _read(wanted: Wanted, pool: Pool, left: TakenUp, reporter: Reporter) -> Sources:
+    sources, kept = Sources(), set[str]()
     given = None if wanted.format == AUTO else format_named(wanted.format)
     sizes = {file: size_of(file) for address in wanted.addresses for file in find_files(address)}
     behind = dict(zip(sizes, accumulate([0, *sizes.values()]), strict=False))
     total, began = max(1, sum(sizes.values()) >> 20), time.monotonic()
 
-    def tasks() -> Iterator[tuple[Piece, str] | Refused]:
+    def tasks() -> Iterator[tuple[Piece, str, str] | Read]:
         for file in sizes:
             known: Format | Refused = given or recognise(file)
             sources.files[without_secrets(file)] = "" if isinstance(known, Refused) else known.NAME
             if isinstance(known, Refused):
-                yield known
+                yield Read.refusal(known)
                 continue
             for piece in pieces(file, known):
-                yield piece if isinstance(piece, Refused) else (piece, known.NAME)
+                yield _task(piece, known.NAME, left, kept)
 
     for read in pool.each(read_piece, tasks()):
         sources.spans += read.spans
-        sources.refused += map(_without_secrets, read.refused)
+        sources.refused += read.refused
         done = min(total, (behind.get(read.address, 0) + read.end) >> 20)
         rate = sources.spans / max(time.monotonic() - began, 1e-9)
         reporter.update(done, total, "MiB", {"spans": sources.spans, "spans_per_second": rate})
+    left.keep(kept)
     return sources
 
 
-def _without_secrets(item: Refused) -> Refused:
-    """A refusal whose addresses have lost the credentials that they hold."""
-    return replace(item, where=without_secrets(item.where), detail=without_secrets(item.detail))
+def _task(piece: Piece | Refused, format_name: str, left: TakenUp, kept: set[str]) -> tuple[Piece, str, str] | Read:
+    """What is to be done of a piece, or what came of it when an earlier process read it. That is kept."""
+    if isinstance(piece, Refused):
+        return Read.refusal(piece)
+    name = named(piece, format_name)
+    if name not in left.told:
+        return piece, format_name, name
+    kept.add(name)
+    return Read.of_json(piece, left.told[name])

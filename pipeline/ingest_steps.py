@@ -7,12 +7,15 @@ pieces of files --read_piece--> parts of a spool --tell_part--> what each trace 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from pipeline.redacting import redacted
 from pipeline.tombstones import trace_digest
+from schemas.addresses import without_secrets
+from schemas.canonical import digest
 from stages.ingest.account import Account
 from stages.ingest.assemble import Assembler, Trace
 from stages.ingest.content import Entry, entry_of, entry_of_packed
@@ -21,11 +24,14 @@ from stages.ingest.limits import DEFAULT, Limits, use_limits
 from stages.ingest.normal import Refused
 from stages.ingest.pseudonyms import numbered
 from stages.ingest.ranges import Made, Ranges, made_of
-from stages.ingest.read import Piece
+from stages.ingest.read import Piece, content_key
 from stages.ingest.records import Record
 from stages.ingest.redact import Redactor
 from stages.ingest.snapshot import record_of
 from stages.ingest.spool import Packed, Spool, traces_in
+
+ITEMS = "items-*"
+"""Folders of items, one of each process that read files."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,7 @@ class Lying:
 
     def spools(self) -> list[Path]:
         """One of each process that read files."""
-        return sorted(self.folder.glob("items-*"))
+        return sorted(self.folder.glob(ITEMS))
 
     def packed(self, place: int) -> Iterator[tuple[Packed, bool]]:
         """The traces of one part, and whether each was to be forgotten."""
@@ -51,9 +57,11 @@ class Lying:
 
     def traces(self, place: int) -> Iterator[Trace]:
         """Those that count, in normal form, with pseudonyms in the place of marks."""
-        for packed, forgotten in self.packed(place):
-            if not forgotten:
-                yield numbered(packed.trace()) if self.redacted else packed.trace()
+        return (self.trace(packed) for packed, forgotten in self.packed(place) if not forgotten)
+
+    def trace(self, packed: Packed) -> Trace:
+        """One of them."""
+        return numbered(packed.trace()) if self.redacted else packed.trace()
 
 
 class Reading:
@@ -75,12 +83,36 @@ class Read:
     spans: int = 0
     refused: list[Refused] = field(default_factory=list)
 
+    @classmethod
+    def refusal(cls, item: Refused) -> Read:
+        """That there is nothing to read."""
+        return cls(item.where, 0, refused=[_without_secrets(item)])
 
-def read_piece(state: Reading, task: tuple[Piece, str] | Refused) -> Read:
-    """Read a piece of a file in the format of a name. What is refused already is passed on in its turn."""
-    if isinstance(task, Refused):
-        return Read(task.where, 0, refused=[task])
-    piece, format_name = task
+    def as_json(self) -> list[Any]:
+        """What is noted of it, without its address, which may hold credentials."""
+        return [self.spans, [[item.reason, item.detail, item.where, item.trace] for item in self.refused]]
+
+    @classmethod
+    def of_json(cls, piece: Piece, noted: list[Any]) -> Read:
+        """What `as_json` gave."""
+        spans, refused = noted
+        return cls(piece.address, piece.end, spans, [Refused(*item) for item in refused])
+
+
+def named(piece: Piece, format_name: str) -> str:
+    """A name for what comes of a piece: another for another content, format or place in another file."""
+    content = content_key(piece) or uuid4().hex
+    return digest([without_secrets(piece.address), format_name, piece.before, content])
+
+
+def read_piece(state: Reading, task: tuple[Piece, str, str] | Read) -> Read:
+    """Read a piece of a file in the format of a name, and note it under a name of its own.
+
+    What was read before, or could not be, is passed on in its turn.
+    """
+    if isinstance(task, Read):
+        return task
+    piece, format_name, name = task
     read, before = Read(piece.address, piece.end), state.spool.spans
     for found in piece_items(piece, format_named(format_name)):
         item = redacted(found, state.redactor)
@@ -89,9 +121,15 @@ def read_piece(state: Reading, task: tuple[Piece, str] | Refused) -> Read:
             read.refused.append(item)
         elif failed is not None:
             read.refused.append(failed)
-    state.spool.flush()
     read.spans = state.spool.spans - before
+    read.refused = [_without_secrets(item) for item in read.refused]
+    state.spool.done(name, read.as_json())
     return read
+
+
+def _without_secrets(item: Refused) -> Refused:
+    """A refusal whose addresses have lost the credentials that they hold."""
+    return replace(item, where=without_secrets(item.where), detail=without_secrets(item.detail))
 
 
 @dataclass
@@ -101,18 +139,21 @@ class Told:
     entries: list[Entry]
     forgotten: int
     """Traces that were left out, since they were to be forgotten."""
+    name: str
+    """Of what is made of them: another where the traces, or how often their spans were recorded, are others."""
 
 
 def tell_part(state: Reading, place: int) -> Told:
     """What the traces of one part are, once all files are read."""
     lying = state.lying
-    if lying.redacted:
-        total = sum(1 for _ in lying.packed(place))
-        entries = [entry_of(trace) for trace in lying.traces(place)]
-        return Told(entries, total - len(entries))
-    found = [None if forgotten else entry_of_packed(packed) for packed, forgotten in lying.packed(place)]
-    entries = [entry for entry in found if entry is not None]
-    return Told(entries, len(found) - len(entries))
+    entries: list[Entry] = []
+    forgotten = records = 0
+    for packed, gone in lying.packed(place):
+        forgotten += gone
+        if not gone:
+            records += sum(map(len, packed.spans.values()))
+            entries.append(entry_of(lying.trace(packed)) if lying.redacted else entry_of_packed(packed))
+    return Told(entries, forgotten, digest([place, entries, records]))
 
 
 class Making:
@@ -135,14 +176,15 @@ class Making:
         return (record_of(self._assembler, trace, self._secret) for trace in self._lying.traces(place))
 
 
-def make_part(state: Making, place: int) -> tuple[Account, int]:
-    """Make the records of one part; how many spans' records were a further one of a span."""
+def make_part(state: Making, task: tuple[int, str]) -> tuple[Account, int]:
+    """Make the records of a part, and note it under its name; how many records were a further one of a span."""
+    place, name = task
     account, repeated = Account(), 0
     for record, further in state.records(place):
         account.count(record)
         state.ranges.add(record)
         repeated += further
-    state.ranges.flush()
+    state.ranges.done(name, [account.as_json(), repeated])
     return account, repeated
 
 

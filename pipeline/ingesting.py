@@ -69,7 +69,7 @@ def ingest(
     base = _base(loaded, execution)
     snapshot.secret_of(loaded.recipe)  # refused before anything is read
     redactor, workers = redactor_of(loaded, execution), workers_for(wanted, execution)
-    with spooled_in(folder) as spooled:
+    with spooled_in(folder, _way(loaded, execution, wanted)) as spooled:
         lying = Lying(spooled, forgotten_in(folder), redacted=redactor is not None, limits=_limits(execution))
         sources, entries = read_all(wanted, lying, redactor, workers, reporter)
         _tell(sources, reporter)
@@ -93,7 +93,7 @@ def ingest(
                 secret, dev = snapshot.secret_of(loaded.recipe), loaded.recipe.ingest.dev
                 making = partial(Making, lying, _assembler(loaded, base), secret)
                 if parent is None:
-                    metrics = make(making, content, rescorer, out, dev=dev, workers=workers)
+                    metrics = make(making, content, sources.parts, rescorer, out, dev=dev, workers=workers)
                 else:
                     onto = Onto(parent.path, {name for name, *_ in entries}, scored=program is None)
                     metrics = make_onto(making, content, rescorer, out, dev=dev, onto=onto)
@@ -126,12 +126,29 @@ def _limits(execution: Execution) -> Limits:
     return found
 
 
+def _way(loaded: LoadedRecipe, execution: Execution, wanted: Wanted) -> Any:
+    """How files are read; None where marks stand under a key that no later process has."""
+    redact = loaded.recipe.ingest.redact
+    key = snapshot.key_id(loaded.recipe)
+    if redact.on and key is None:
+        return None
+    base = loaded.recipe.model.base if redact.on else None  # whose tokenizer tells what logged ids say
+    limits = [execution.unpacked_gib, execution.unpacked_ratio]
+    return {
+        "format": wanted.format,
+        "limits": limits,
+        "redact": redact.model_dump(mode="json"),
+        "key": key,
+        "base": base,
+    }
+
+
 def suggest_modules(
     loaded: LoadedRecipe, execution: Execution, wanted: Wanted, folder: Path, reporter: Reporter
 ) -> str:
     """Rules, as TOML, for the calls that no module is known for."""
     program, redactor = load_program(loaded.recipe, loaded.root), redactor_of(loaded, execution)
-    with spooled_in(folder) as spooled:
+    with spooled_in(folder, _way(loaded, execution, wanted)) as spooled:
         lying = Lying(spooled, frozenset(), redacted=redactor is not None, limits=_limits(execution))
         read_all(wanted, lying, redactor, workers_for(wanted, execution), reporter)
         places = _nameless((trace for place in range(PARTS) for trace in lying.traces(place)), loaded)

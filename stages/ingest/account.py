@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass, field, fields
 from typing import Any
+
+import orjson
 
 from stages.ingest.records import Record
 
@@ -29,15 +30,29 @@ class Account:
     def count(self, record: Record) -> None:
         """Add what came of a trace; why it has no reward is counted when it is scored."""
         self.traces += 1
-        self.calls.update(row["reason"] for row in record.left_out)
-        self.redacted.update(json.loads(record.trace["redacted"]))
+        for row in record.left_out:
+            self.calls[row["reason"]] += 1
+        if record.trace["redacted"] != "{}":
+            self.redacted.update(orjson.loads(record.trace["redacted"]))
         if record.rollout is None:
             self.reasons[str(record.trace["reason"])] += 1
             return
         self.rollouts += 1
-        self.modules.update(row["module"] for row in record.invocations)
-        self.fidelity.update(row["fidelity"] for row in record.invocations)
-        self.why.update(json.loads(record.trace["fidelity_reasons"]))
+        for row in record.invocations:
+            self.modules[row["module"]] += 1
+            self.fidelity[row["fidelity"]] += 1
+        for reason, count in orjson.loads(record.trace["fidelity_reasons"]).items():
+            self.why[reason] += count
+
+    def as_json(self) -> dict[str, Any]:
+        """The counts as JSON values, of records whose tables are not made yet."""
+        assert not self.siblings
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.name != "siblings"}
+
+    @classmethod
+    def of_json(cls, counts: dict[str, Any]) -> Account:
+        """What `as_json` gave."""
+        return cls(**{name: count if isinstance(count, int) else Counter(count) for name, count in counts.items()})
 
     def add(self, other: Account) -> None:
         """Add the counts of another account."""

@@ -15,7 +15,7 @@ _WRAPPERS = ("output", "response", "message", "result", "body")
 """Keys that hold a response as a whole, or a text."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Answer:
     """A response."""
 
@@ -196,13 +196,15 @@ def _of_candidates(value: Mapping[str, Any]) -> Answer | None:
     return Answer(made, len(held), _reason(first), _model(value))
 
 
+_REASONS = ("finish_reason", "finishReason", "stop_reason", "stopReason", "done_reason")
+
+
 def _reason(value: Mapping[str, Any]) -> str | None:
+    for name in _REASONS:
+        if name in value and (found := text(value[name])):
+            return found
     beside = value.get("response_metadata")
-    for held in (value, beside if isinstance(beside, dict) else {}):
-        for name in ("finish_reason", "finishReason", "stop_reason", "stopReason", "done_reason"):
-            if found := text(held.get(name)):
-                return found
-    return None
+    return _reason({name: beside.get(name) for name in _REASONS}) if isinstance(beside, dict) else None
 
 
 def _model(value: Mapping[str, Any]) -> str | None:

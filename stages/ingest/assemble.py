@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
-from schemas.canonical import canonical_json, digest, storable
+from schemas.canonical import canonical_json, digest_bytes, storable
 from schemas.recipe_ingest import IngestSection
 from stages.ingest.inputs import inputs_of, json_or_none
 from stages.ingest.modules import module_of
@@ -30,7 +30,7 @@ CACHED, NO_PROMPT, NO_CALLS, BROKEN = "cached", "no_prompt", "no_calls", "broken
 CALLS_LEFT_OUT = "all_calls_left_out"
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Trace:
     """All that was logged of a trace."""
 
@@ -43,7 +43,7 @@ class Trace:
     """How many values were taken out of it, by kind."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Assembled:
     """What came of a trace."""
 
@@ -59,8 +59,7 @@ class Assembled:
     """(fidelity, reason) of each invocation."""
 
 
-@dataclass(frozen=True)
-class _Placed:
+class _Placed(NamedTuple):
     """A call that a module is known for."""
 
     span: Span
@@ -68,8 +67,7 @@ class _Placed:
     module: str
 
 
-@dataclass(frozen=True)
-class _Ranked:
+class _Ranked(NamedTuple):
     """A call at its place among those of its module."""
 
     placed: _Placed
@@ -111,7 +109,7 @@ class Assembler:
         if not placed:
             made.trace["reason"] = CALLS_LEFT_OUT
             return made
-        rollout_id = digest(["ingest", trace.id])[:20]
+        rollout_id = digest_bytes(canonical_bytes(["ingest", trace.id]))[:20]
         reward, made.trace["reward_reason"] = own_reward(known, values, self._section) or reward_of(
             values, self._section
         )

@@ -20,7 +20,7 @@ _LIMITS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Findings:
     """What is known of a span by its attributes; None where they do not say."""
 
@@ -72,6 +72,10 @@ def mmgrpo_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
         "attempt": integer(attributes.get("mmgrpo.attempt")),
         "policy": text(attributes.get("mmgrpo.policy")),
     }
+
+
+SETTINGS = frozenset({"temperature", "top_p", "topP", "top_k", "topK", "seed", *_LIMITS})
+"""All names that `sampling` knows."""
 
 
 def sampling(settings: Mapping[str, Any]) -> dict[str, Any]:

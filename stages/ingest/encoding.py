@@ -26,7 +26,7 @@ class Encoding:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
-        self._parts, self._completions = _Memory(), _Memory()
+        self._parts, self._completions, self._eos = _Memory(), _Memory(), tokenizer.eos_token_id
         self._cut = _boundaries(tokenizer)
         self._special: Mapping[str, int] = tokenizer.get_added_vocab() if self._cut else {}
         template = tokenizer.chat_template
@@ -49,7 +49,7 @@ class Encoding:
             if given != text:
                 return None
             self._completions.put(text, ids)
-        return [*ids, self._tokenizer.eos_token_id] if ended else list(ids)
+        return [*ids, self._eos] if ended else list(ids)
 
     def _ids(self, text: str) -> list[int]:
         if self._cut is None:

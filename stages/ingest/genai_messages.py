@@ -8,6 +8,7 @@ the attributes `gen_ai.prompt` and `gen_ai.completion`; one attribute for each m
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from stages.ingest.answers import Answer, answer_of, said_by, unpacked_content
@@ -24,9 +25,10 @@ _EVENTS = frozenset({*_ROLES, _CHOICE})
 _PREFIXES = ("gen_ai.input.messages", "gen_ai.output.messages", "gen_ai.prompt", "gen_ai.completion", "llm.prompts.")
 
 
-def _tells(key: str) -> bool:
-    """Whether an attribute of this name may hold a prompt or an answer."""
-    return key.startswith(_PREFIXES) or key in _LISTS
+@lru_cache(4096)
+def _tell(names: tuple[str, ...]) -> bool:
+    """Whether an attribute of these names may hold a prompt or an answer."""
+    return any(name.startswith(_PREFIXES) or name in _LISTS for name in names)
 
 
 def asked_and_said(attributes: Mapping[str, Any], events: Sequence[Any]) -> tuple[Prompt | None, Answer | None]:
@@ -35,7 +37,7 @@ def asked_and_said(attributes: Mapping[str, Any], events: Sequence[Any]) -> tupl
     for event in events:
         if event.name in _WHOLE:
             held = {**held, **event.attributes}
-    if not any(map(_tells, held)) and not any(event.name in _EVENTS for event in events):
+    if not _tell(tuple(held)) and not any(event.name in _EVENTS for event in events):
         return None, None
     prompt: Prompt | None = messages_of(held.get("gen_ai.input.messages"))
     answer = answer_of(held.get("gen_ai.output.messages")) if held.get("gen_ai.output.messages") else None

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from schemas.recipe_ingest import IngestSection, ModuleRule
 from stages.ingest.normal import Span
@@ -16,8 +17,7 @@ _PREDICT = re.compile(r"Predict\((\w+)\)\.forward")
 _SHOWN = 60
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """What the log says of where a call was made."""
 
     names: tuple[str, ...]

@@ -1,6 +1,7 @@
 """The normal form of a trace: spans, the LM calls among them, and scores. Every format is read into it.
 
-A field that a format does not log is None; nothing is invented. Values are JSON values as logged.
+A field that a format does not log is None; nothing is invented. Values are JSON values as logged. Nothing changes an
+item once it is made; that they are not frozen is because to make a frozen one takes three times as long.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ Message = Mapping[str, Any]
 """`role` and `content`, both texts; also `tool_calls`, `tool_call_id`, `name` or `reasoning` where they were logged."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
     """One LM call."""
 
@@ -50,7 +51,7 @@ class Call:
     """Whether something was taken out of its texts: logged ids are then gone."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Span:
     """One step of a trace. The root has no parent, or one that the trace does not hold."""
 
@@ -94,7 +95,7 @@ class Span:
     """File and place in it, for messages."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Score:
     """One evaluation of a trace or of one of its spans."""
 

@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from stages.ingest import conventions_genai, conventions_openinference, conventions_vercel
 from stages.ingest.conventions import NOTHING, Findings, mmgrpo_fields
@@ -21,16 +20,14 @@ _ADDED = ("app.", "ai.telemetry.metadata.")
 _EXAMPLES = ("mmgrpo.example_id", "dataset.example.id", "dataset_item_id")
 
 
-@dataclass(frozen=True, slots=True)
-class RawEvent:
+class RawEvent(NamedTuple):
     """An event of a span."""
 
     name: str
     attributes: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class RawSpan:
+class RawSpan(NamedTuple):
     """A span as a file has it: ids and times not read yet, attributes as a flat dictionary."""
 
     trace: Any
@@ -49,7 +46,7 @@ class RawSpan:
 
 def items_of(raw: RawSpan) -> Iterator[Item]:
     """The span in normal form, and the evaluations among its events; or why it is none."""
-    trace, span = trace_id(raw.trace), span_id(raw.span)
+    trace, span, parent = trace_id(raw.trace), span_id(raw.span), span_id(raw.parent)
     if trace is None or span is None:
         yield Refused("no_trace_id" if trace is None else "no_span_id", f"the span '{raw.name}' has none", raw.where)
         return
@@ -59,7 +56,7 @@ def items_of(raw: RawSpan) -> Iterator[Item]:
     yield Span(
         trace=trace,
         span=span,
-        parent=span_id(raw.parent),
+        parent=parent,
         kind=found.kind or "other",
         name=raw.name,
         start=nanoseconds(raw.start),
@@ -70,15 +67,15 @@ def items_of(raw: RawSpan) -> Iterator[Item]:
         inputs=found.inputs,
         outputs=found.outputs,
         call=found.call,
-        example=_first(attributes, _EXAMPLES),
-        user=_first(attributes, _USERS),
+        example=_first(attributes, spoken.examples),
+        user=_first(attributes, spoken.users),
         metadata=_metadata(attributes) if spoken.metadata else {},
         where=raw.where,
         **(mmgrpo_fields(attributes) if spoken.mmgrpo else {}),
     )
     for event in raw.events:
         if event.name == EVALUATION:
-            yield evaluation(event.attributes, trace, None if span_id(raw.parent) is None else span, raw.where)
+            yield evaluation(event.attributes, trace, None if parent is None else span, raw.where)
 
 
 def trace_id(value: Any) -> str | None:
@@ -93,20 +90,27 @@ def span_id(value: Any) -> str | None:
 
 def _id(value: Any, digits: int) -> str | None:
     """An id in hex; SDKs in Python hold it as a number."""
+    if type(value) is str:
+        return _of_text(value)
     whole = isinstance(value, int) and not isinstance(value, bool)
     if whole:
         return f"{value:0{digits}x}" if value > 0 else None
     return identity(value)
 
 
-@dataclass(frozen=True, slots=True)
-class _Spoken:
+_of_text = lru_cache(1 << 14)(identity)
+"""The spans of a trace name it, and those above them, again and again."""
+
+
+class _Spoken(NamedTuple):
     """What the names of a span's attributes say already; spans of one program have few sets of names."""
 
     conventions: tuple[Any, ...]
     """Those that may know the span."""
     metadata: bool
     mmgrpo: bool
+    examples: tuple[str, ...]
+    users: tuple[str, ...]
 
 
 @lru_cache(4096)
@@ -116,6 +120,8 @@ def _spoken(names: tuple[str, ...]) -> _Spoken:
         (*(convention for convention in asked if convention.may_know(names)), conventions_genai),
         any(name in ("metadata", "session.id") or name.startswith(_ADDED) for name in names),
         any(name.startswith("mmgrpo.") for name in names),
+        tuple(name for name in _EXAMPLES if name in names),
+        tuple(name for name in _USERS if name in names),
     )
 
 

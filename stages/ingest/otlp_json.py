@@ -78,20 +78,20 @@ def _of_record(record: Mapping[str, Any], where: str) -> Iterator[Item]:
 
 
 def _raw(span: Mapping[str, Any], scope: str, where: str) -> RawSpan:
-    status = span.get("status") or {}
+    status, get = span.get("status") or {}, span.get
     return RawSpan(
-        trace=_either(span, "traceId", "trace_id"),
-        span=_either(span, "spanId", "span_id"),
-        parent=_either(span, "parentSpanId", "parent_span_id"),
-        name=str(span.get("name") or ""),
-        start=_either(span, "startTimeUnixNano", "start_time_unix_nano"),
-        end=_either(span, "endTimeUnixNano", "end_time_unix_nano"),
+        trace=found if (found := get("traceId")) is not None else get("trace_id"),
+        span=found if (found := get("spanId")) is not None else get("span_id"),
+        parent=found if (found := get("parentSpanId")) is not None else get("parent_span_id"),
+        name=str(get("name") or ""),
+        start=found if (found := get("startTimeUnixNano")) is not None else get("start_time_unix_nano"),
+        end=found if (found := get("endTimeUnixNano")) is not None else get("end_time_unix_nano"),
         failed=status.get("code") in _FAILED,
         message=status.get("message"),
-        attributes=plain(span.get("attributes") or []),
+        attributes=plain(get("attributes") or []),
         events=[
             RawEvent(str(event.get("name") or ""), plain(event.get("attributes") or []))
-            for event in span.get("events") or []
+            for event in get("events") or ()
         ],
         scope=scope,
         where=where,
@@ -109,7 +109,12 @@ def plain(attributes: Any) -> dict[str, Any]:
     """OTLP's list of typed values as a dictionary; one that is a dictionary already stays, its values unwrapped."""
     if isinstance(attributes, dict):
         return {name: _value(value) if _is_typed(value) else value for name, value in attributes.items()}
-    return {item["key"]: _value(item.get("value")) for item in attributes}
+    return {
+        item["key"]: value["stringValue"]
+        if type(value := item.get("value")) is dict and len(value) == 1 and "stringValue" in value
+        else _value(value)
+        for item in attributes
+    }
 
 
 def _is_typed(value: Any) -> bool:

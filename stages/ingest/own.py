@@ -70,7 +70,7 @@ def tokens_of_own(span: Span, call: Call, encoder: Encoder, tokenizer: str) -> T
     if own.get("tokenizer") in (None, tokenizer) or not call.completion_ids:
         return encoder.tokens(call, span.policy)
     bare = replace(call, prompt_ids=None, completion_ids=None, logprobs=None, logprob_kind=None)
-    return replace(encoder.tokens(bare, span.policy), reason=OTHER_TOKENIZER)
+    return encoder.tokens(bare, span.policy)._replace(reason=OTHER_TOKENIZER)
 
 
 def call_columns(span: Span, fidelity: str) -> dict[str, Any]:

@@ -62,6 +62,10 @@ class Ranges:
         """Write what waits in memory."""
         self._chunks.flush()
 
+    def done(self, task: str, told: Any) -> None:
+        """Note that all records of a task are there; see `Chunks.done`."""
+        self._chunks.done(task, told)
+
 
 @dataclass
 class Made:
@@ -84,7 +88,7 @@ def made_of(folders: Iterable[Path], place: int, dev: float, rescorer: Rescorer 
         rescorer: scores all of the range's rollouts at once, where it is given.
     """
     held = sorted(chunks_in(folders, place))
-    counts: Counter[str] = Counter()
+    counts: dict[str, int] = {}
     made = Made({})
     pieces: dict[str, list[pa.Table]] = {spec.name: [] for spec in TABLES}
     held.reverse()
@@ -101,7 +105,7 @@ def made_of(folders: Iterable[Path], place: int, dev: float, rescorer: Rescorer 
     return made
 
 
-def _rows(records: Iterable[Sequence[Any]], dev: float, counts: Counter[str]) -> Rows:
+def _rows(records: Iterable[Sequence[Any]], dev: float, counts: dict[str, int]) -> Rows:
     """Rows by table. `counts`: the rollouts of each example so far, counted on."""
     rows: Rows = {spec.name: [] for spec in TABLES}
     for inputs, trace, rollout, invocations, left_out in records:
@@ -110,11 +114,13 @@ def _rows(records: Iterable[Sequence[Any]], dev: float, counts: Counter[str]) ->
         if rollout is None:
             continue
         identity = rollout["example_id"]
-        if not counts[identity]:
+        before = counts.get(identity, 0)
+        if not before:
             rows["examples"].append(_example(identity, inputs, dev))
-        rows["rollouts"].append({**rollout, "rollout_index": counts[identity]})
+        rollout["rollout_index"] = before
+        rows["rollouts"].append(rollout)
         rows["invocations"] += invocations
-        counts[identity] += 1
+        counts[identity] = before + 1
     return rows
 
 

@@ -6,6 +6,7 @@ stands beside it is read all the same.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import re
@@ -85,6 +86,20 @@ class Piece:
     """How many lines come before them."""
     end: int
     """How many bytes of the file, as it lies there, are read once this is."""
+
+
+def content_key(piece: Piece) -> str | None:
+    """What tells one content of a piece from another; None where that cannot be known."""
+    if piece.lines is not None:
+        return hashlib.blake2b(piece.lines, digest_size=16).hexdigest()
+    try:
+        system, path = fsspec.core.url_to_fs(piece.address)
+        if "://" in piece.address:
+            return str(system.ukey(path))
+        with system.open(path, "rb") as file:
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    except Exception:  # noqa: BLE001 - reading it will say what is wrong
+        return None
 
 
 def pieces_of(address: str) -> Iterator[Piece | Refused]:

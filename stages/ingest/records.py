@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 
@@ -25,8 +24,7 @@ _FLOATS = frozenset({"reward", "temperature", "top_p"})
 _SCORED = ("reward", "reward_parts")
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """What a snapshot holds of one trace."""
 
     inputs: Row | None

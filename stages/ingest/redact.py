@@ -1,6 +1,7 @@
 """Takes what gives people away out of items before they are written anywhere.
 
-In place of a value stands a mark: its kind, and its digest under a key that is made for this process and kept nowhere.
+In place of a value stands a mark: its kind, and its digest under a key that is kept nowhere: made of the secret that
+users' keys are kept under, or for this process alone where there is none.
 `pseudonyms` puts numbers in the place of marks when a whole trace is there.
 """
 
@@ -39,7 +40,7 @@ class Redactor:
 
     def __init__(self, finders: Sequence[Finder], secret: bytes | None, decode: Decode) -> None:
         self._finders, self._secret, self._decode = tuple(finders), secret, decode
-        self._key = os.urandom(32)
+        self._key = os.urandom(32) if secret is None else hmac.new(secret, b"mmgrpo marks", hashlib.sha256).digest()
 
     def item(self, item: Item) -> Item:
         """An item with marks in the place of what was found."""

@@ -27,7 +27,7 @@ _SETTINGS = (
 _TOOLS = ("tools", "functions", "toolConfig")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Request:
     """A request."""
 

@@ -79,7 +79,7 @@ class Skeletons:
         skeleton = self._shapes[shape]
         if skeleton is None:
             return self._render(messages)
-        return "".join([part if type(part) is str else messages[part]["content"] for part in skeleton])  # type: ignore[index]
+        return "".join([part if type(part) is str else messages[part]["content"] for part in skeleton])
 
     def _skeleton(self, shape: tuple[str, ...]) -> list[str | int] | None:
         """Texts of the template, and between them the places of the messages whose content follows; None for none."""

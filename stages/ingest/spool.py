@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from stages.ingest.assemble import Trace
 from stages.ingest.chunks import Chunks, chunks_in
@@ -75,12 +77,15 @@ class Spool:
         return None
 
     def _keep(self, format_name: str, kind: str, trace: str, span: str | None, line: bytes) -> None:
-        place = hashlib.blake2b(trace.encode(), digest_size=1).digest()[0]
-        self._chunks.add(place, (format_name, kind, trace, span), line)
+        self._chunks.add(_part_of(trace), (format_name, kind, trace, span), line)
 
     def flush(self) -> None:
         """Write what waits in memory."""
         self._chunks.flush()
+
+    def done(self, task: str, told: Any) -> None:
+        """Note that all items of a task are there; see `Chunks.done`."""
+        self._chunks.done(task, told)
 
     def traces(self) -> Iterator[Trace]:
         """Every trace with all that belongs to it, part by part and by id within."""
@@ -103,6 +108,11 @@ def traces_in(folders: Iterable[Path], place: int) -> Iterator[Packed]:
             packed.others.append((format_name, kind, line))
     for name in sorted(found):
         yield found.pop(name)
+
+
+@lru_cache(1 << 12)  # the spans of a trace mostly come together
+def _part_of(trace: str) -> int:
+    return hashlib.blake2b(trace.encode(), digest_size=1).digest()[0]
 
 
 def _refused(item: Item, error: Exception) -> Refused:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from jinja2 import TemplateError
 
@@ -32,8 +31,7 @@ DECODE, REDACTED = "ids_do_not_decode", "redacted"
 LENGTHS, VOCABULARY, CHOICES = "lengths_differ", "ids_out_of_vocabulary", "several_choices"
 
 
-@dataclass(frozen=True)
-class Tokens:
+class Tokens(NamedTuple):
     """A call's tokens. `reason` says why it is not of a better fidelity."""
 
     fidelity: Literal["exact", "ids", "text", "partial"]

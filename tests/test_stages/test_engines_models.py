@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -221,3 +222,25 @@ def test_the_converted_model_splits_digits_and_speaks() -> None:
     assert eos_ids(base) == {tokenizer.convert_tokens_to_ids("<|im_end|>")}
     config = json.loads((base.path / "config.json").read_text())
     assert (config["dtype"], config["tie_word_embeddings"]) == ("bfloat16", True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "named"),
+    [
+        ("llama", "PreTrainedTokenizerFast"),
+        ("smollm3", "TokenizersBackend"),
+        ("qwen2", "Qwen2Tokenizer"),
+        ("qwen3", "Qwen2TokenizerFast"),
+        ("qwen2", "PreTrainedTokenizerFast"),
+        ("llama", "LlamaTokenizerFast"),
+    ],
+)
+def test_a_tokenizer_is_the_one_that_auto_tokenizer_loads(base: BaseModel, folder: Path, kind: str, named: str) -> None:
+    from transformers import AutoTokenizer
+
+    edit(folder / "config.json", model_type=kind)
+    edit(folder / "tokenizer_config.json", tokenizer_class=named)
+    loaded, auto = load_tokenizer(replace(base, path=folder)), AutoTokenizer.from_pretrained(folder)
+    assert type(loaded) is type(auto)
+    assert loaded.backend_tokenizer.to_str() == auto.backend_tokenizer.to_str()
+    assert loaded.special_tokens_map == auto.special_tokens_map
