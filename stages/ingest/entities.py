@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from schemas.errors import RecipeError
+from schemas.installing import install
 from schemas.recipe_redact import RedactSection
 from stages.ingest.patterns import Finder, Found
 
@@ -54,8 +55,7 @@ def entity_finder(section: RedactSection) -> Finder | None:
 def _engine(section: RedactSection) -> AnalyzerEngine:
     if importlib.util.find_spec("presidio_analyzer") is None:
         raise RecipeError(
-            "ingest.redact.entities: Presidio, which finds named entities, is not installed: "
-            "pip install 'mmgrpo[presidio]'"
+            f"ingest.redact.entities: Presidio, which finds named entities, is not installed: {install('presidio')}"
         )
     from presidio_analyzer import AnalyzerEngine
     from presidio_analyzer.nlp_engine import NlpEngineProvider

@@ -79,7 +79,7 @@ class Skeletons:
         skeleton = self._shapes[shape]
         if skeleton is None:
             return self._render(messages)
-        return "".join([part if type(part) is str else messages[part]["content"] for part in skeleton])
+        return "".join([part if isinstance(part, str) else messages[part]["content"] for part in skeleton])
 
     def _skeleton(self, shape: tuple[str, ...]) -> list[str | int] | None:
         """Texts of the template, and between them the places of the messages whose content follows; None for none."""
@@ -87,7 +87,7 @@ class Skeletons:
             return None
         tried = [{"role": role, "content": _Text(f'\0"{_WORD} {place}"\0')} for place, role in enumerate(shape)]
         try:
-            made = self._render(tried)  # type: ignore[arg-type]
+            made = self._render(tried)
         except (TemplateError, TypeError, ValueError):
             return None
         parts = _MARK.split(made)

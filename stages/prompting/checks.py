@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 
 from schemas.errors import RecipeError
+from schemas.installing import install
 from schemas.recipe_prompts import PromptsSection
 from stages.programs.load import Program
 
@@ -21,7 +22,7 @@ def check_installed(section: PromptsSection) -> None:
     if package is not None and importlib.util.find_spec(package) is None:
         raise RecipeError(
             f'prompts.optimizer = "{section.optimizer}" needs the package {package}, which is not installed: '
-            "pip install 'mmgrpo[prompts]'"
+            f"{install('prompts')}"
         )
 
 

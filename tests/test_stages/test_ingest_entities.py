@@ -20,7 +20,7 @@ def test_no_entities_need_nothing() -> None:
 
 @pytest.mark.skipif(not WITHOUT, reason="Presidio is installed")
 def test_without_presidio_the_recipe_is_refused_and_told_what_to_install() -> None:
-    with pytest.raises(RecipeError, match=r"pip install 'mmgrpo\[presidio\]'"):
+    with pytest.raises(RecipeError, match=r"pip install -e '.\[presidio\]'"):
         entity_finder(RedactSection(entities=("PERSON",)))
 
 

@@ -183,7 +183,7 @@ def test_plain_callables_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_an_optimizer_that_is_not_installed_is_refused_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(RecipeError, match=r"optuna, which is not installed: pip install 'mmgrpo\[prompts\]'"):
+    with pytest.raises(RecipeError, match=r"optuna, which is not installed: pip install -e '.\[prompts\]'"):
         checks.check_installed(PromptsSection(optimizer="mipro"))
 
 

@@ -26,7 +26,7 @@ def test_without_vllm_the_engine_is_refused_with_the_command_that_installs_it(
     monkeypatch.setattr(factory, "_ENGINES", {})
     monkeypatch.setattr(vllm_settings, "installed", lambda: None)
     base = resolve_base("tiny-random", tmp_path, tmp_path)
-    with pytest.raises(RecipeError, match=r"vLLM is not installed. pip install '.\[vllm\]'"):
+    with pytest.raises(RecipeError, match=r"vLLM is not installed. pip install -e '.\[vllm\]'"):
         factory.engine_of(base, recipe_of().model, Execution(engine="vllm", device="cpu"))
 
 
