@@ -17,6 +17,7 @@ from typing import Any
 
 from schemas.addresses import without_secrets
 from schemas.errors import RecipeError, StageError
+from schemas.installing import install
 
 AT_ONCE = 1000
 """Objects that are deleted by one request, where a store can."""
@@ -207,7 +208,7 @@ def open_storage(scheme: str, host: str) -> Storage:
     try:
         system, base = fsspec.core.url_to_fs(f"{address}/", **options)
     except (ImportError, ValueError) as error:
-        extra = f"; pip install 'mmgrpo[{EXTRAS[scheme]}]'" if scheme in EXTRAS else ""
+        extra = f"; {install(EXTRAS[scheme])}" if scheme in EXTRAS else ""
         raise RecipeError(f"{address}: {error}{extra}") from None
     except Exception as error:
         raise StageError(without_secrets(f"{address}: {error}")) from error

@@ -53,20 +53,21 @@ class Counter:
 
     def install(self) -> None:
         """Count in this process, for good."""
-        import pipeline.ingest_steps
+        from pipeline import ingest_steps
+        from stages.ingest import formats
 
         for module, owner, name in POINTS:
             __import__(module)
             target = getattr(sys.modules[module], owner) if owner else sys.modules[module]
             setattr(target, name, self.around(getattr(target, name)))
-        items = pipeline.ingest_steps.piece_items
+        items = formats.piece_items
 
         def noted(piece: Any, known: Any) -> Any:
             with self.notes.open("a") as file:
                 file.write(Path(piece.address).name + "\n")
             return items(piece, known)
 
-        pipeline.ingest_steps.piece_items = noted
+        vars(ingest_steps)["piece_items"] = noted
 
 
 def ingested(arguments: list[str], kill_at: int | None, notes: Path) -> dict[str, Any]:
