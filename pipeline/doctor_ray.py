@@ -13,8 +13,9 @@ from packaging.requirements import Requirement
 from pipeline.finding import Finding
 from schemas.errors import StageError
 from schemas.execution import Execution
+from schemas.installing import install
 
-INSTALL = "pip install '.[ray]'"
+INSTALL = install("ray")
 _SHARED = Path("/dev/shm")  # noqa: S108 - where Ray holds objects, not a file of ours
 
 

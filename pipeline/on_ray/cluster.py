@@ -23,6 +23,7 @@ from pipeline.on_ray.workers import RayWorkers
 from pipeline.pool import cores
 from schemas.errors import StageError
 from schemas.execution import Execution
+from schemas.installing import install
 from schemas.recipe import Recipe
 
 GIVEN = ("HF_", "MMGRPO_", "TOKENIZERS_", "OMP_WAIT_POLICY")
@@ -84,7 +85,7 @@ class Cluster:
             StageError: where that cannot be.
         """
         if find_spec("ray") is None:
-            raise StageError("executor = 'ray' needs Ray: pip install '.[ray]'")
+            raise StageError(f"executor = 'ray' needs Ray: {install('ray')}")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         import ray
