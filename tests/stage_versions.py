@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import importlib
 import json
+from functools import cache
 from pathlib import Path
 
 from pipeline.stages_in_order import STAGES
@@ -38,10 +39,16 @@ def code_digest(module: str) -> str:
         path = _path(name)
         if name in seen or path is None:
             continue
-        tree = ast.parse(path.read_text())
-        seen[name] = digest(ast.dump(_without_docstrings(tree)))
-        waiting += _imports(tree)
+        seen[name], imports = _read(path)
+        waiting += imports
     return digest(seen)
+
+
+@cache
+def _read(path: Path) -> tuple[str, list[str]]:
+    """Digest of a file's code, and what it imports below `stages`."""
+    tree = ast.parse(path.read_text())
+    return digest(ast.dump(_without_docstrings(tree))), _imports(tree)
 
 
 def _version(stage: str) -> int:
