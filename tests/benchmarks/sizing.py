@@ -63,8 +63,10 @@ def rows() -> list[Row]:
         Row("ingest, in the place of sampling", "core", INGEST_CORE_S / INGEST_TRACES, ours, "processes"),
         Row("rollout, 135M", "machine", rollout["seconds"] / rollout["rollouts"], ours, "threads"),
         Row("rollout, 8B: cards", "card", paper.sampling / made, paper_says, "vLLM, replicas of a server"),
-        Row("rollout: what DSPy takes of one core", "core", rollout["outside_ms_per_call"] / 1000, ours, "nothing"),
-        Row("group", "machine", GROUP_S / GROUP_INVOCATIONS, ours, "threads; ranges, one by one"),
+        Row(
+            "rollout: what DSPy takes of one core", "core", rollout["outside_ms_per_call"] / 1000, ours, "Ray's actors"
+        ),
+        Row("group", "machine", GROUP_S / GROUP_INVOCATIONS, ours, "threads; ranges of examples, by Ray"),
         Row("logprobs, 8B", "card", paper.scoring / made, paper_says, "nothing: one process"),
         Row("train, 135M", "machine", train["seconds"] / train["rows"], ours, "`train.processes`, `train.nodes`"),
         Row("train, 8B", "card", paper.training / made, paper_says, "`train.processes`, `train.nodes`"),

@@ -1,4 +1,4 @@
-"""A Slurm of one node, started for a test from Debian's packages (`apt-get install slurm-wlm munge`)."""
+"""A Slurm of one node or two, started for a test from Debian's packages (`apt-get install slurm-wlm munge`)."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ def missing() -> list[str]:
 
 
 @contextmanager
-def slurm(folder: Path) -> Iterator[dict[str, str]]:
-    """Daemons on ports of their own; gives the environment in which `sbatch` finds them."""
+def slurm(folder: Path, nodes: tuple[str, ...] = ()) -> Iterator[dict[str, str]]:
+    """Daemons on ports of their own; gives the environment in which `sbatch` finds them.
+
+    `nodes` are machines that this one plays beside itself: each a daemon here with a host name of its own.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     key = folder / "munge.key"
     key.write_bytes(os.urandom(128))
@@ -40,14 +43,19 @@ def slurm(folder: Path) -> Iterator[dict[str, str]]:
     ]
     seed = f"--seed-file={munge / 'seed'}"
     daemons = [subprocess.Popen(["munged", "--foreground", "--force", *mine, seed])]
-    config = _config(folder, munge / "sock")
+    names = (socket.gethostname().partition(".")[0], *nodes)
+    config = _config(folder, munge / "sock", names)
     environment = {**os.environ, "SLURM_CONF": str(config), "PATH": os.environ["PATH"] + ":/usr/sbin"}
     try:
         _until((munge / "sock").exists, "munged")
-        for tool in ("slurmctld", "slurmd"):
-            log = (folder / f"{tool}.out").open("w")
-            daemons.append(subprocess.Popen([tool, "-D"], env=environment, stdout=log, stderr=log))
-        _until(lambda: "idle" in _output(["sinfo", "--noheader", "--format=%T"], environment), "the node")
+        commands = (
+            {"slurmctld": ["slurmctld", "-D"]} | {names[0]: ["slurmd", "-D"]} | {name: _node(name) for name in nodes}
+        )
+        for name, command in commands.items():
+            log = (folder / f"{name}.out").open("w")
+            daemons.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
+        idle = ["sinfo", "--noheader", "--Node", "--format=%T"]
+        _until(lambda: _output(idle, environment).split() == ["idle"] * len(names), "the node")
         yield environment
     finally:
         for daemon in reversed(daemons):
@@ -55,6 +63,10 @@ def slurm(folder: Path) -> Iterator[dict[str, str]]:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 daemon.wait(20)
             daemon.kill()
+
+
+def _node(name: str) -> list[str]:
+    return ["unshare", "--uts", "sh", "-c", f"hostname {name} && exec slurmd -D"]
 
 
 def finished(environment: dict[str, str], jobs: list[str], seconds: float) -> dict[str, str]:
@@ -85,17 +97,18 @@ def _until(ready: object, what: str) -> None:
         time.sleep(0.3)
 
 
-def _config(folder: Path, munge: Path) -> Path:
-    host = socket.gethostname().partition(".")[0]
-    ports = [_port() for _ in range(2)]
-    for name in ("state", "spool"):
-        (folder / name).mkdir()
+def _config(folder: Path, munge: Path, names: tuple[str, ...]) -> Path:
+    host = names[0]
+    ports = [_port() for _ in range(1 + len(names))]
+    own = [f"NodeName={name} NodeAddr=127.0.0.{place}" for place, name in enumerate(names, start=1)]
+    (folder / "state").mkdir()
+    for name in names:
+        (folder / f"spool-{name}").mkdir()
     lines = [
         "ClusterName=test",
         f"SlurmctldHost={host}(127.0.0.1)",
         "SlurmUser=root",
         f"SlurmctldPort={ports[0]}",
-        f"SlurmdPort={ports[1]}",
         f"AuthInfo=socket={munge}",
         "ProctrackType=proctrack/linuxproc",
         "TaskPlugin=task/none",
@@ -105,11 +118,12 @@ def _config(folder: Path, munge: Path) -> Path:
         "ReturnToService=2",
         "SchedulerParameters=requeue_delay=1",
         f"StateSaveLocation={folder / 'state'}",
-        f"SlurmdSpoolDir={folder / 'spool'}",
+        f"SlurmdSpoolDir={folder / 'spool'}-%n",
+        "SlurmdParameters=config_overrides",
         f"SlurmctldPidFile={folder / 'slurmctld.pid'}",
-        f"SlurmdPidFile={folder / 'slurmd.pid'}",
-        f"NodeName={host} NodeAddr=127.0.0.1 CPUs={os.cpu_count()} RealMemory=4000",
-        f"PartitionName=all Nodes={host} Default=YES MaxTime=INFINITE State=UP",
+        f"SlurmdPidFile={folder / 'slurmd'}-%n.pid",
+        *(f"{one} Port={port} CPUs={os.cpu_count()} RealMemory=4000" for one, port in zip(own, ports[1:], strict=True)),
+        f"PartitionName=all Nodes={','.join(names)} Default=YES MaxTime=INFINITE State=UP",
     ]
     config = folder / "slurm.conf"
     config.write_text("\n".join(lines) + "\n")

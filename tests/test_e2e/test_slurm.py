@@ -1,15 +1,18 @@
-"""The rendered Slurm chain, run by a real Slurm of one node."""
+"""The rendered Slurm chain, run by a real Slurm of one node, and of two for training."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pipeline.cli import main
 from pipeline.runfile import read_run
+from schemas.telemetry import read_attempts
 from tests.test_e2e.kit import ROOT
 from tests.test_e2e.slurm_kit import finished, missing, slurm
 
@@ -65,7 +68,7 @@ def test_a_job_that_slurm_ends_goes_on_where_it_was(tmp_path: Path) -> None:
         (tmp_path / "run" / "slurm").mkdir(parents=True)
         number = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
         log = tmp_path / "run" / "slurm" / f"tiny-next-{number}.out"
-        _until_in(log, "rollout")
+        _until(lambda: log.is_file() and "rollout" in log.read_text(), log)
         subprocess.run(["scancel", "--batch", "--signal=TERM", number], env=environment, check=True)
         assert finished(environment, [number], 600) == {number: "COMPLETED"}, log.read_text()
         assert "interrupted" in log.read_text()
@@ -73,10 +76,31 @@ def test_a_job_that_slurm_ends_goes_on_where_it_was(tmp_path: Path) -> None:
     assert len(read_run(tmp_path / "run").policies) == 2
 
 
-def _until_in(file: Path, word: str) -> None:
-    import time
+@pytest.mark.skipif(bool(missing()), reason=f"Slurm is not here: {', '.join(missing())}")
+def test_two_nodes_of_slurm_train_together_and_go_on_when_the_job_was_ended(tmp_path: Path) -> None:
+    jobs, file = tmp_path / "jobs", cluster_file(tmp_path)
+    file.write_text(f"{file.read_text()}[stages.train]\nnodes = 2\n")
+    steps = ["--set", "train.epochs=8", "--set", "train.examples_per_step=1"]
+    assert main(["render", "slurm", str(TINY), str(jobs), "--cluster", str(file), *steps]) == 0
+    for stage in ("base", "rollout", "group", "logprobs"):
+        assert main(["stage", stage, str(TINY), "--run-dir", str(tmp_path / "run"), *steps]) == 0
+    with slurm(tmp_path / "slurm", ("zz-second",)) as environment:
+        (tmp_path / "run" / "slurm").mkdir()
+        command = ["sbatch", "--parsable", str(jobs / "train.sbatch"), "0"]
+        number = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+        log = tmp_path / "run" / "slurm" / f"tiny-train-{number}.out"
+        scratch = tmp_path / "run" / "artifacts" / "train"
+        _until(lambda: bool(list(scratch.glob(".*.partial/.scratch/turns/*/checkpoint-*"))), log)
+        subprocess.run(["scancel", "--batch", "--signal=TERM", number], env=environment, check=True)
+        assert finished(environment, [number], 900) == {number: "COMPLETED"}, log.read_text()
+    attempts = read_attempts(next(scratch.glob("*/manifest.json")).parent)
+    assert [attempt.finished for attempt in attempts] == [False, True], log.read_text()
+    assert attempts[-1].core_seconds is None, "of two nodes"
+    assert main(["verify", str(tmp_path / "run")]) == 0
 
-    deadline = time.monotonic() + 120
-    while not (file.is_file() and word in file.read_text()):
-        assert time.monotonic() < deadline, list(file.parent.iterdir())
+
+def _until(happened: Callable[[], bool], log: Path) -> None:
+    deadline = time.monotonic() + 600
+    while not happened():
+        assert time.monotonic() < deadline, log.read_text() if log.exists() else list(log.parent.iterdir())
         time.sleep(0.1)
