@@ -56,16 +56,20 @@ class Chain:
         return [part for name, count in told.items() if count > 1 for part in ("--exec", f"train.{name}={count}")]
 
 
-def beside(line: str) -> str:
+def beside(line: str, tell: str = 'kill -TERM "$child"') -> str:
     """Shell lines that run a command beside the shell, tell it of SIGTERM, and leave its exit code in `code`.
 
     A shell waits for a child in front of it before it obeys a signal.
+
+    Args:
+        line: the command.
+        tell: how it is told.
     """
     return "\n".join(
         [
             f"{line} &",
             "child=$!",
-            "trap 'kill -TERM \"$child\" 2>/dev/null || true' TERM",
+            f"trap '{tell} 2>/dev/null || true' TERM",
             "code=0",
             'wait "$child" || code=$?',
             'while kill -0 "$child" 2>/dev/null; do code=0; wait "$child" || code=$?; done',

@@ -12,6 +12,8 @@ GRACE_S = 120
 """Seconds before the time limit at which a job is asked to end."""
 AGAIN = (4, 75, 143)
 """Exit codes that another try may mend: a stage failed, the run folder is held, the job was asked to end."""
+TELL = 'scancel --signal=TERM "$SLURM_JOB_ID"'
+"""Tells the command on every node to end. srun itself, told so, would kill them."""
 MEET = (
     'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1); export MASTER_ADDR',
     "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))",
@@ -38,7 +40,7 @@ def _script(chain: Chain, stage: str, command: list[str]) -> str:
         "set -euo pipefail",
         *_prepared(cluster),
         *(MEET if several else ()),
-        beside(line),
+        beside(line, TELL) if several else beside(line),
         f"case $code in {'|'.join(map(str, AGAIN))})",
         f'  if [ "${{SLURM_RESTART_COUNT:-0}}" -lt {needs["retries"]} ]; then',
         '    scontrol requeue "$SLURM_JOB_ID" && sleep 60',
