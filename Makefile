@@ -23,7 +23,7 @@ ACCELERATOR ?= $(if $(TORCH_INDEX),cpu,cuda)
 
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: help setup demo check test test-vllm bench-group bench-ingest bench-browse bench-train bench-rollout bench-demo bench-iterations chaos soak image lock clean
+.PHONY: help setup demo check audit fuzz test test-vllm bench-group bench-ingest bench-browse bench-train bench-rollout bench-demo bench-iterations chaos soak image lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /	/' | expand -t 18
@@ -59,6 +59,14 @@ check: $(VENV)/.ready ## formatting, lint, types, import rules
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.audit constraints.txt
+
+audit: $(VENV)/.ready ## known vulnerabilities of what constraints.txt pins, in an environment of its own
+	$(INSTALL) --editable '.[audit]'
+	$(BIN)/python -m tests.audit constraints.txt
+
+fuzz: $(VENV)/.ready ## spoilt files at every reader, MINUTES=60 of them; what falls lies in runs/fuzz/found
+	$(BIN)/python -m tests.fuzz $(or $(MINUTES),60) $(SEED)
 
 test: check ## everything that CI runs
 	$(BIN)/pytest -m "not slow" --numprocesses logical --dist loadfile --no-loadscope-reorder

@@ -98,7 +98,7 @@ def preflight(path: Path, spec: TableSpec) -> pq.FileMetaData:
         footer = pq.read_metadata(path)
     except FileNotFoundError:
         raise ContractError(spec.name, str(path), [Violation("the file exists", 1)]) from None
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _unreadable(spec, path, error) from None
     metadata = footer.metadata or {}
     name, version = metadata.get(NAME_KEY), metadata.get(VERSION_KEY)
@@ -123,7 +123,7 @@ def _read_file(path: Path, spec: TableSpec, names: list[str]) -> pa.Table:
     present = set(footer.schema.to_arrow_schema().names)
     try:
         return pq.ParquetFile(path).read(columns=[name for name in names if name in present])
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _unreadable(spec, path, error) from None
 
 

@@ -16,6 +16,7 @@ from pipeline.store import MANIFEST, read_manifest
 from pipeline.tombstones import NAME as TOMBSTONE
 from schemas.canonical import digest_file
 from schemas.errors import DataError, StageError
+from schemas.foreign import lies_within
 from schemas.manifest import Manifest
 from schemas.telemetry import ATTEMPTS
 from stages.contract import Artifact
@@ -237,8 +238,8 @@ class Artifacts:
         for key in sorted(self._files.get(folder, ())):
             sha, _, name = key.removeprefix(begin).partition("/")
             name = f"{ATTEMPTS}{name}" if sha == NOTES else name
-            if (partial / name).exists():
-                continue
+            if not lies_within(name) or (partial / name).exists():
+                continue  # a name that climbs was put there by somebody else
             draft = self._root / BRINGING / uuid.uuid4().hex
             draft.parent.mkdir(parents=True, exist_ok=True)
             if self._storage.download(key, draft) and (sha == NOTES or digest_file(draft).startswith(sha)):

@@ -81,7 +81,7 @@ def _table(address: str) -> str | None:
             return None
         try:
             found = (pq.ParquetFile(raw).metadata.metadata or {}).get(NAME_KEY)
-        except (pa.ArrowException, OSError):
+        except (pa.ArrowException, OSError, UnicodeDecodeError):
             return None  # said when it is read
     return None if found is None else found.decode(errors="replace")
 
@@ -154,6 +154,9 @@ def _table_rows(address: str, spec: TableSpec) -> Iterator[tuple[str, Row]]:
                     table = check_columns(pa.Table.from_batches([batch]), spec, address)
                     check_rows(table, spec, address)
                     rows = table.to_pylist()
+            except (pa.ArrowException, UnicodeDecodeError) as error:
+                rule = f"the file is readable Parquet ({str(error).splitlines()[0]})"
+                raise ContractError(spec.name, address, [Violation(rule, file.metadata.num_rows)]) from None
             except MemoryError:
                 rule = f"{_BATCH} rows take at most {allowance(size):,} bytes of memory"
                 raise ContractError(spec.name, address, [Violation(rule, file.metadata.num_rows)]) from None
@@ -167,7 +170,7 @@ def _opened(raw: IO[bytes], address: str, spec: TableSpec) -> pq.ParquetFile:
 
     try:
         file = pq.ParquetFile(raw)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise ContractError(spec.name, address, [Violation(f"the file is readable Parquet ({error})", 1)]) from None
     held = file.metadata.metadata or {}
     name, version = (held.get(key, b"").decode(errors="replace") for key in (NAME_KEY, VERSION_KEY))

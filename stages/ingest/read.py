@@ -198,7 +198,7 @@ def _rows(raw: IO[bytes], address: str) -> Iterator[Value | Refused]:
     except MemoryError:
         detail = f"256 of its rows, behind row {number}, take more than {allowance(size):,} bytes of memory"
         yield Refused("too_large", detail, address)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, UnicodeDecodeError) as error:  # names of columns may be no text
         yield Refused("not_readable", str(error).splitlines()[0], address)
 
 
