@@ -112,7 +112,15 @@ def _chain(folder: Path, run: RunFile, intact: dict[tuple[str, str], Artifact]) 
             continue
         yield from _inputs_known(artifact, intact, run)
         if stage == "train" and artifact.manifest.metrics["trained"]:
-            yield from adapter_problems(artifact)
+            yield from _of_adapter(artifact)
+
+
+def _of_adapter(artifact: Artifact) -> Iterator[str]:
+    """One that cannot be read hides nothing of what else is wrong."""
+    try:
+        yield from adapter_problems(artifact)
+    except DataError as error:
+        yield str(error)
 
 
 def chosen_keys(run: RunFile) -> Iterator[tuple[str, str]]:

@@ -186,6 +186,21 @@ def test_a_stage_refuses_an_input_that_changed_after_it_was_written_and_names_it
     assert says in error
 
 
+def test_verify_names_what_else_is_wrong_beside_an_adapter_that_cannot_be_read(
+    copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    adapter = artifact(copy, "train").file("adapter") / "adapter_model.safetensors"
+    decision = copy / "decisions" / "0001.json"
+    last = artifact(copy, "group", 1).path / "manifest.json"
+    for path in (adapter, last):
+        path.unlink()
+    decision.write_bytes(decision.read_bytes()[:-20])
+    capsys.readouterr()
+    assert mmgrpo("verify", copy) == 3
+    said = capsys.readouterr().err
+    assert all(str(path) in said for path in (adapter, decision, last))
+
+
 def test_verify_names_an_artifact_that_is_gone(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = artifact(copy, "group").path
     shutil.rmtree(path)
