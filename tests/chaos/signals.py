@@ -48,7 +48,8 @@ def triggered(log: Path, at: int, act: Callable[[], None]) -> Callable[[], None]
 
 def hits(log: Path) -> list[str]:
     """The stages that were hit, in order."""
-    return [line.split()[1] for line in log.read_text().splitlines()] if log.exists() else []
+    lines = log.read_text().splitlines() if log.exists() else []
+    return [line.split()[1] for line in lines if line.startswith("hit ")]
 
 
 def send(number: signal.Signals) -> Callable[[], None]:

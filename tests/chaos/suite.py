@@ -49,7 +49,7 @@ LONG = {
     "server": 400,
     "program crashes": 50,
     "settings": 400,
-    "object store": 20,
+    "object store": 12,
 }
 """Faults of the long form."""
 SHORT = {"server": 20, "corruption": 10, "program crashes": 1, "settings": 20, "clock": 1}

@@ -31,6 +31,13 @@ WORDS = {
     "object store": "a run at an S3 address: its machine is killed, another goes on; the store answers 503 for a while",
     "settings": "fields of the recipe set to what they cannot be",
 }
+WAYS = {
+    "kill": "killed",
+    "term": "terminated",
+    "stop": "stopped for seconds",
+    "stop, kill": "stopped and then killed",
+    "two": "times two at once",
+}
 BEGIN, END = "<!-- chaos.json -->\n", "<!-- /chaos.json -->"
 """Between these the README has the table."""
 COLUMNS = ("injected", "recovered", "refused", "lost_rows", "doubled_rows")
@@ -52,7 +59,7 @@ def soak(found: Mapping[str, Any] | None) -> str:
     """The soak in a few sentences."""
     if found is None:
         return ""
-    ways = ", ".join(f"{count} {way}" for way, count in found["disturbed"].items())
+    ways = ", ".join(f"{count} {WAYS[way]}" for way, count in found["disturbed"].items())
     end = "clean" if found["verify_deep"] == 0 else "NOT clean"
     same = f"all {found['artifacts_compared']} artifacts and {found['policies']} policies equal"
     if not found["equal"]:
