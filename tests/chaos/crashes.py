@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.harness import Bench, Tally
-from tests.chaos.signals import FAR, hits, send, triggered
+from tests.chaos.signals import hits, send, triggered
 from tests.chaos.soak_ends import digests
 from tests.test_e2e.kit import recipe_head
 
@@ -143,7 +143,7 @@ def crashes(bench: Bench, faults: int, draw: random.Random) -> Tally:
         told = {found[each].get("program_error", 0) for each in ("statuses", "reported")}
         if not whole or told != {len(found["expected"])}:
             tally.blame(f"the counts are not what the completions say: {found}")
-        rollout(run, triggered(log, draw.randint(1, 2 * FAR), send(9)))  # type: ignore[arg-type]
+        rollout(run, triggered(log, draw, send(9)))  # type: ignore[arg-type]
         for _ in hits(log):
             tally.hit("killed meanwhile")
         ended = rollout(run)

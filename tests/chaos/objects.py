@@ -12,7 +12,7 @@ from pathlib import Path
 from pipeline.remote.lease import VARIABLE
 from stages.engines.files import cache_folder
 from tests.chaos.harness import Bench, Ended, Tally
-from tests.chaos.signals import FAR, hits, send, triggered
+from tests.chaos.signals import hits, send, triggered
 from tests.chaos.soak_ends import counted, digests
 from tests.test_pipeline.remote_kit import CREDENTIALS, S3Server
 
@@ -58,7 +58,7 @@ def disturbed(bench: Bench, tally: Tally, draw: random.Random, address: str, log
     away = draw.random() < 0.4
     count = draw.randint(1, 30)
     act = (lambda: server.ask(f"/fail/{count}")) if away else send(signal.SIGKILL)
-    disturb = triggered(log, draw.randint(1, 4 * FAR), act)
+    disturb = triggered(log, draw, act)
     ended = bench.wait(bench.start(bench.command("run", address), disturb))
     for where in hits(log):
         tally.hit(f"{'503 for a while' if away else 'killed'}: {where}")

@@ -11,7 +11,7 @@ from pipeline.commands.next import NOTHING_LEFT
 from pipeline.locks import hold
 from schemas.errors import LockedError
 from tests.chaos.harness import Bench, Ended, Tally
-from tests.chaos.signals import FAR, chain, hits, send, triggered
+from tests.chaos.signals import chain, hits, send, triggered
 
 
 def duel(bench: Bench, faults: int, draw: random.Random) -> Tally:
@@ -20,7 +20,7 @@ def duel(bench: Bench, faults: int, draw: random.Random) -> Tally:
 
     def one(run: Path) -> tuple[Ended, str | None]:
         log.unlink(missing_ok=True)
-        disturb = triggered(log, draw.randint(1, FAR), send(signal.SIGKILL)) if draw.random() < 0.8 else None
+        disturb = triggered(log, draw, send(signal.SIGKILL)) if draw.random() < 0.8 else None
         names = ("first", "second")
         children = [bench.start(bench.command("next", run), disturb, name) for name in names]
         ended = [bench.wait(child, name) for child, name in zip(children, names, strict=True)]

@@ -11,17 +11,20 @@ from pathlib import Path
 from tests.chaos.harness import Bench, Ended, Tally
 from tests.test_e2e.faults import Counter, counting
 
-FAR = 30
-"""Most events that a process is let live for once it works: a few times what most stages take."""
+STAGES = ("rollout", "group", "logprobs", "train", "evaluate", "drift")
+NEAR, FAR = 16, 150
+"""Most events that a process is let live for: within a stage that is drawn, and in whatever it makes first. One example
+takes some 40 to be committed."""
 ENDS = {"kill": {-signal.SIGKILL}, "term": {128 + signal.SIGTERM, -signal.SIGTERM}}
 
 
 class Trigger(Counter):
     """Does something to this process at one event of what it makes."""
 
-    def __init__(self, log: Path, at: int, act: Callable[[], None]) -> None:
+    def __init__(self, log: Path, at: int, act: Callable[[], None], within: str | None = None) -> None:
+        """The `at`-th event counts, of any stage or of those `within` one."""
         super().__init__(log)
-        self.at, self.act, self.count = at, act, 0
+        self.at, self.act, self.within, self.count = at, act, within, 0
 
     def enter(self, slot: str, stage: str) -> None:
         """A job is going to be made."""
@@ -29,16 +32,17 @@ class Trigger(Counter):
 
     def event(self) -> None:
         """Something reaches the disk, or a stage gets further."""
-        self.count += 1
-        if self.count == self.at:
+        self.count += self.within in (None, self.stage)
+        if self.count == self.at and self.within in (None, self.stage):
             self.note("hit", self.stage or "outside")
             self.act()
 
 
-def triggered(log: Path, at: int, act: Callable[[], None]) -> Callable[[], None]:
-    """What a child is disturbed by: it lasts as long as the child."""
-
-    counted = counting(Trigger(log, at, act))  # one that is collected stops counting
+def triggered(log: Path, draw: random.Random, act: Callable[[], None]) -> Callable[[], None]:
+    """What a child is disturbed by, at an event that is drawn: it lasts as long as the child."""
+    within = draw.choice(STAGES) if draw.random() < 0.6 else None
+    trigger = Trigger(log, draw.randint(1, NEAR if within else FAR), act, within)
+    counted = counting(trigger)  # one that is collected stops counting
 
     def disturb() -> None:
         counted.__enter__()
@@ -62,7 +66,7 @@ def chain(bench: Bench, tally: Tally, faults: int, one: Callable[[Path], tuple[E
 
     `one` makes an attempt and says what was hit; None for nothing.
     """
-    number = 0
+    number = idle = 0
     while tally.injected < faults and not tally.wrong:
         number += 1
         run = bench.fresh(f"{tally.family}-{number}")
@@ -74,8 +78,9 @@ def chain(bench: Bench, tally: Tally, faults: int, one: Callable[[Path], tuple[E
             if ended.code == 0:
                 break
         bench.settle(run, tally, tally.injected - before)
-        if tally.injected == before:
-            tally.blame("a whole run met no fault")
+        idle = 0 if tally.injected > before else idle + 1
+        if idle > 4:
+            tally.blame("one run after another met no fault")
 
 
 def by_signal(way: str, number: signal.Signals) -> Callable[[Bench, int, random.Random], Tally]:
@@ -87,7 +92,7 @@ def by_signal(way: str, number: signal.Signals) -> Callable[[Bench, int, random.
 
         def one(run: Path) -> tuple[Ended, str | None]:
             before = len(hits(log))
-            ended = bench.attempt(run, triggered(log, draw.randint(1, FAR), send(number)))
+            ended = bench.attempt(run, triggered(log, draw, send(number)))
             new = hits(log)[before:]
             if ended.code not in ENDS[way] and not (ended.code == 0 and not new):
                 tally.blame(f"{way} at {new}: ended with {ended.code}: {ended.said}")
@@ -106,7 +111,7 @@ def stopped(bench: Bench, faults: int, draw: random.Random) -> Tally:
 
     def one(run: Path) -> tuple[Ended, str | None]:
         before = len(hits(log))
-        child = bench.start(bench.command("run", run), triggered(log, draw.randint(1, FAR), send(signal.SIGSTOP)))
+        child = bench.start(bench.command("run", run), triggered(log, draw, send(signal.SIGSTOP)))
         _, status = os.waitpid(child, os.WUNTRACED)
         if not os.WIFSTOPPED(status):
             return Ended(os.waitstatus_to_exitcode(status), ""), None

@@ -17,7 +17,7 @@ from typing import Any
 
 from pipeline.commands.next import NOTHING_LEFT
 from tests.chaos.harness import Bench, Ended, Tally
-from tests.chaos.signals import FAR, chain, hits, send, triggered
+from tests.chaos.signals import chain, hits, send, triggered
 
 ERRORS = (
     errno.ENOSPC,
@@ -74,7 +74,7 @@ def failing(bench: Bench, faults: int, draw: random.Random) -> Tally:
     def one(run: Path) -> tuple[Ended, str | None]:
         before = len(hits(log))
         wrong: int | float = draw.uniform(0.1, 1.0) if draw.random() < 0.15 else draw.choice(ERRORS)
-        ended = bench.attempt(run, failing_at(run, log, draw.randint(1, 2 * FAR), wrong))
+        ended = bench.attempt(run, failing_at(run, log, draw.randint(1, 60), wrong))
         new = hits(log)[before:]
         tally.refused += ended.clear
         if ended.code != 0 and not (ended.clear and ended.code == 4 and new):
@@ -138,7 +138,7 @@ def read_only(bench: Bench, tally: Tally, draw: random.Random, disk: Path, run: 
     log = bench.folder / "read-only.hits"
     log.unlink(missing_ok=True)
     if draw.random() < 0.8:
-        bench.attempt(run, triggered(log, draw.randint(1, FAR), send(signal.SIGKILL)))
+        bench.attempt(run, triggered(log, draw, send(signal.SIGKILL)))
     mounted("mount", "-o", "remount,ro", str(disk))
     return bench.attempt(run), f"after {hits(log)[0] if hits(log) else 'nothing'}"
 

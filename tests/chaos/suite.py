@@ -34,14 +34,14 @@ FAMILIES: dict[str, Family] = {
     **objects.FAMILIES,
 }
 LONG = {
-    "kill": 200,
-    "term": 60,
-    "stop": 40,
+    "kill": 100,
+    "term": 30,
+    "stop": 20,
     "full disk": 60,
-    "read-only": 30,
+    "read-only": 20,
     "failing storage": 100,
     "clock": 100,
-    "two schedulers": 40,
+    "two schedulers": 15,
     "dead holder": 100,
     "corruption": 600,
     "harmed inputs": 40,
@@ -49,7 +49,7 @@ LONG = {
     "server": 400,
     "program crashes": 50,
     "settings": 400,
-    "object store": 12,
+    "object store": 8,
 }
 """Faults of the long form."""
 SHORT = {"server": 20, "corruption": 10, "program crashes": 1, "settings": 20, "clock": 1}
