@@ -72,8 +72,8 @@ def targets(run: Path, draw: random.Random, count: int) -> list[Path]:
         manifest = path.name == MANIFEST
         if (place == "run.json") > index or (index and (manifest or place in RECORDS)):
             continue  # without run.json nobody knows what else there ought to be
-        if place in RECORDS and any(other.relative_to(run).parts[0] == place for other in chosen):
-            continue  # the first that is harmed ends the chain
+        if place in RECORDS and any(other.relative_to(run).parts[0] in RECORDS for other in chosen):
+            continue  # what one of them has lost only the other tells
         twins = [other for other in chosen if artifact(run, other) == artifact(run, path) != run]
         if not any(manifest or other.name == MANIFEST for other in twins):
             chosen.append(path)
