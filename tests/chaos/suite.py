@@ -56,6 +56,10 @@ SHORT = {"server": 20, "corruption": 10, "program crashes": 1, "settings": 20, "
 """Faults of the short form, where they are not one."""
 
 
+SMALLER = ("run.iterations=1", "rollout.examples=2", "rollout.rollouts=3")
+"""What of the recipe is less in the short form."""
+
+
 def line(found: dict[str, Any]) -> str:
     """A family in a line."""
     told = (
@@ -104,8 +108,7 @@ def main() -> None:
     options.folder.mkdir(parents=True, exist_ok=True)
     done = options.folder / ("short" if options.short else "long")
     done.mkdir(exist_ok=True)
-    settings = tuple(each.replace("iterations=2", "iterations=1") if options.short else each for each in SMALL)
-    bench = Bench(options.folder.resolve() / "work", settings=settings)
+    bench = Bench(options.folder.resolve() / "work", settings=SMALL + SMALLER if options.short else SMALL)
     bench.folder.mkdir(exist_ok=True)
     found: dict[str, dict[str, Any]] = {}
     prepared = False
