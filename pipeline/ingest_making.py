@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from pipeline.ingest_spooling import code_digest
 from pipeline.ingest_steps import Making, make_part, make_range
-from pipeline.pool import pool_of
+from pipeline.pool import Pools, pool_of
 from stages.contract import Out
 from stages.ingest import snapshot
 from stages.ingest.account import Account
@@ -38,7 +38,7 @@ def make(
     out: Out,
     *,
     dev: float,
-    workers: int,
+    workers: int | Pools,
 ) -> dict[str, Any]:
     """Write the tables of the traces.
 

@@ -12,7 +12,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from pipeline.ingest_steps import ITEMS, Lying, Read, Reading, named, read_piece, tell_part
-from pipeline.pool import Pool, cores, pool_of
+from pipeline.pool import Pool, Pools, cores, pool_of
 from pipeline.progress import Reporter
 from schemas.addresses import without_secrets
 from schemas.execution import Execution
@@ -74,7 +74,7 @@ def workers_for(wanted: Wanted, execution: Execution) -> int:
 
 
 def read_all(
-    wanted: Wanted, lying: Lying, redactor: Redactor | None, workers: int, reporter: Reporter
+    wanted: Wanted, lying: Lying, redactor: Redactor | None, workers: int | Pools, reporter: Reporter
 ) -> tuple[Sources, Entries]:
     """Read every file into spools, what the recipe takes out of traces already taken out; and what each trace is.
 

@@ -70,7 +70,9 @@ class Reading:
     def __init__(self, lying: Lying, redactor: Redactor | None) -> None:
         use_limits(lying.limits)
         self.lying, self.redactor = lying, redactor
-        self.spool = Spool(lying.folder / f"items-{uuid4().hex}")
+        self.leaves = lying.folder / f"items-{uuid4().hex}"
+        """Folder that this process writes into."""
+        self.spool = Spool(self.leaves)
 
 
 @dataclass
@@ -169,7 +171,9 @@ class Making:
 
     def __init__(self, lying: Lying, assembler: Assembler, secret: bytes | None, *, folder: Path, count: int) -> None:
         self._lying, self._assembler, self._secret = lying, assembler, secret
-        self.ranges = Ranges(folder / uuid4().hex, count)
+        self.leaves = folder / uuid4().hex
+        """Folder that this process writes into."""
+        self.ranges = Ranges(self.leaves, count)
 
     def records(self, place: int) -> Iterator[tuple[Record, int]]:
         """See `record_of`."""

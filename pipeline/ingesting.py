@@ -17,6 +17,7 @@ from pipeline.ingest_spooling import spooled_in
 from pipeline.ingest_steps import Lying, Making
 from pipeline.jobs import key_of
 from pipeline.metering import meter_of
+from pipeline.on_ray.cluster import Cluster
 from pipeline.progress import Reporter
 from pipeline.provenance import provenance
 from pipeline.recipes import LoadedRecipe
@@ -50,7 +51,13 @@ if TYPE_CHECKING:
 
 
 def ingest(
-    loaded: LoadedRecipe, execution: Execution, wanted: Wanted, folder: Path, reporter: Reporter
+    loaded: LoadedRecipe,
+    execution: Execution,
+    wanted: Wanted,
+    folder: Path,
+    reporter: Reporter,
+    *,
+    cluster: Cluster | None = None,
 ) -> tuple[Artifact, bool]:
     """Make the snapshot of what the addresses hold, or find it; says whether it was made.
 
@@ -60,6 +67,7 @@ def ingest(
         wanted: which files.
         folder: of snapshots.
         reporter: where progress goes.
+        cluster: whose actors share the work; None: processes of this machine.
 
     Raises:
         RecipeError, DataError: as reading them does; when nothing in them is a rollout of the program.
@@ -68,7 +76,9 @@ def ingest(
     meter = meter_of("rescore" if wanted.rescore and _asks_the_base(loaded) else snapshot.NAME, execution)
     base = _base(loaded, execution)
     snapshot.secret_of(loaded.recipe)  # refused before anything is read
-    redactor, workers = redactor_of(loaded, execution), workers_for(wanted, execution)
+    redactor, workers = redactor_of(loaded, execution), cluster or workers_for(wanted, execution)
+    if cluster is not None:
+        cluster.meter = meter
     with spooled_in(folder, _way(loaded, execution, wanted)) as spooled:
         lying = Lying(spooled, forgotten_in(folder), redacted=redactor is not None, limits=_limits(execution))
         sources, entries = read_all(wanted, lying, redactor, workers, reporter)

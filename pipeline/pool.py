@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol, TypeVar
 
 from schemas.errors import StageError
 
@@ -54,14 +54,25 @@ class Pool:
                 future.cancel()
 
 
+class Pools(Protocol):
+    """What has processes elsewhere."""
+
+    def pool(self, make: Callable[[], Any]) -> AbstractContextManager[Pool]:
+        """A pool of them, as `pool_of` gives one."""
+
+
 @contextmanager
-def pool_of(workers: int, make: Callable[[], Any]) -> Iterator[Pool]:
+def pool_of(workers: int | Pools, make: Callable[[], Any]) -> Iterator[Pool]:
     """A pool of so many processes; of one, this process does it all.
 
     Args:
-        workers: processes.
+        workers: processes of this machine, or who has others.
         make: makes the state of a process. It is sent to each of them.
     """
+    if not isinstance(workers, int):
+        with workers.pool(make) as pool:
+            yield pool
+        return
     if workers == 1:
         yield Pool(make(), None, 1)
         return

@@ -40,6 +40,7 @@ def do(options: argparse.Namespace) -> int:
     """`mmgrpo ingest RECIPE TRACES…`."""
     from pipeline.ingest_reading import Wanted
     from pipeline.ingesting import account_of, ingest, suggest_modules
+    from pipeline.on_ray.cluster import cluster_of
     from pipeline.progress import Reporter
     from pipeline.recipes import load_execution, load_recipe
     from pipeline.remote.attached import shown
@@ -50,7 +51,8 @@ def do(options: argparse.Namespace) -> int:
     if options.suggest_modules:
         say(suggest_modules(loaded, execution, wanted, options.snapshots, reporter), end="")
         return 0
-    found, made = ingest(loaded, execution, wanted, options.snapshots, reporter)
+    with cluster_of(execution, loaded.recipe, reporter.note) as cluster:
+        found, made = ingest(loaded, execution, wanted, options.snapshots, reporter, cluster=cluster)
     say(account_of(found))
     place = shown(str(found.path))
     say(f"Snapshot: {place}" if made else f"Snapshot: {place}, which holds exactly these traces already")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
-import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from math import floor
@@ -19,8 +17,9 @@ from typing import Any
 from pipeline.metering import Meter
 from pipeline.on_ray.actor import Setting, build
 from pipeline.on_ray.crew import Note, Wanted
-from pipeline.on_ray.workers import RayWorkers
-from pipeline.pool import cores
+from pipeline.on_ray.session import folder_of_session
+from pipeline.on_ray.workers import RayWorkers, Several
+from pipeline.pool import Pool, cores
 from schemas.errors import StageError
 from schemas.execution import Execution
 from schemas.installing import install
@@ -42,18 +41,27 @@ class Cluster:
     connected: bool = False
     folder: Path = field(default_factory=Path.cwd)
     """Where the command was typed; a program may change the working folder later."""
+    meter: Meter | None = None
+    """Of the work of pools."""
     _ours: bool = False
     """Whether this command made the connection, and ends it."""
-    _folder: Path | None = None
+    _held: ExitStack = field(default_factory=ExitStack)
     _wanted: Wanted | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @contextmanager
+    def pool(self, make: Callable[[], Any]) -> Iterator[Pool]:
+        """See `pipeline.pool.Pools`."""
+        with self.workers(self.meter) as workers:
+            yield workers.pool(make)
 
     @contextmanager
     def workers(self, meter: Meter | None = None) -> Iterator[RayWorkers]:
         """The workers of one stage. Their processes end with it, so that training has the machines to itself."""
         workers, kindly = RayWorkers(self.wanted, self.execution.concurrency, self.tasks_at_once), False
         if meter is not None:
-            meter.helpers = workers
+            before = meter.helpers.workers if isinstance(meter.helpers, Several) else []
+            meter.helpers = Several([*before, workers])
         try:
             yield workers
             kindly = True
@@ -116,14 +124,13 @@ class Cluster:
         import ray
 
         self.own = True
-        # Sockets lie below this folder, and their paths may have 107 characters only.
-        self._folder = Path(tempfile.mkdtemp(prefix="mmgrpo-ray-", dir="/tmp" if Path("/tmp").is_dir() else None))  # noqa: S108
+        folder = self._held.enter_context(folder_of_session())
         ray.init(
             address="local",
             num_cpus=cores(),
             include_dashboard=False,
             object_store_memory=self.execution.ray.object_store_mib << 20,
-            _temp_dir=str(self._folder),
+            _temp_dir=str(folder),
             **quiet,
         )
 
@@ -168,16 +175,10 @@ class Cluster:
 
     def close(self) -> None:
         """Leave the cluster; one of our own ends."""
-        if "ray" not in sys.modules:
-            return
-        import ray
-
-        if self._ours:
-            ray.shutdown()
+        if self._ours and "ray" in sys.modules:
+            sys.modules["ray"].shutdown()
         self.connected = self.own = self._ours = False
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+        self._held.close()
 
 
 def _resources() -> dict[str, float]:

@@ -23,6 +23,7 @@ TOLD_S = 20.0
 """After so many seconds without an actor it is said what is waited for."""
 Bundle = dict[str, Any]
 Note = Callable[[str], None]
+Spoilt = Callable[[Path | None], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class Crew:
         bundle: int = 1,
         most: int | None = None,
         held_back: Callable[[], bool] = lambda: False,
-        spoilt: Callable[[Path | None], Iterable[tuple[str, Any]]] = lambda _: (),
+        spoilt: Spoilt | None = None,
     ) -> Iterator[tuple[str, Any, Path | None]]:
         """Results by the names of their tasks, as they come, with the folder of the actor that made them.
 
@@ -120,7 +121,8 @@ class Crew:
             bundle: tasks that an actor is given at once.
             most: actors that are worth having.
             held_back: whether no further task is to be begun for now.
-            spoilt: told the folder of an actor that died; says which tasks that were done are to be done again.
+            spoilt: told the folder of an actor that died; says which tasks that were done are to be done again. None
+                where a result is all that a task leaves.
 
         Raises:
             MmgrpoError: what an actor refused; StageError when actors died over and over.
@@ -155,7 +157,9 @@ class Crew:
                 member.flights[landed[0]].pop(found.name, None)
                 yield found.name, found.result, member.ready.leaves if member.ready else None
             elif found is not None:
-                self._lost(member, landed[0], queue, found, spoilt)
+                leaves = member.ready.leaves if member.ready else None
+                for said in self._bury(member, landed[0], found, queue, spoilt):
+                    yield said.name, said.result, leaves
 
     def _begin_with(self, make: Callable[[], Any]) -> None:
         import ray
@@ -221,23 +225,35 @@ class Crew:
         self._since = time.monotonic()
         return said
 
-    def _lost(
-        self,
-        member: Member,
-        flight: Any,
-        queue: Queue,
-        error: Exception,
-        spoilt: Callable[[Path | None], Iterable[tuple[str, Any]]],
-    ) -> None:
-        """An actor died: what it was given, and what went with it, goes to others."""
-        at_work = next(iter(member.flights)) is flight
-        left = member.flights.pop(flight)
-        again = {}
-        if not member.dead:
-            self._lose(member)
-            leaves = member.ready.leaves if member.ready else None
-            again = dict(spoilt(leaves))
-        for name in left if at_work else ():
+    def _bury(self, member: Member, landed: Any, error: Exception, queue: Queue, spoilt: Spoilt | None) -> list[Said]:
+        """An actor died: what it was given, and what went with it, goes to others. Returns what it had still said."""
+        self._lose(member)
+        given = {name: task for bundle in member.flights.values() for name, task in bundle.items()}
+        said: list[Said] = []
+        at_work: list[str] | None = None
+        for flight in list(member.flights):  # in the order in which they were to be worked on
+            left = member.flights[flight]
+            if (flight is landed or self._drained(member, flight, said)) and at_work is None:
+                at_work = list(left)
+        back = {name: task for bundle in member.flights.values() for name, task in bundle.items()}
+        member.flights.clear()
+        if spoilt is not None:
+            back = given | dict(spoilt(member.ready.leaves if member.ready else None))
+            said = []
+        self._blame(at_work or [], error)
+        queue.again.extend({name: task} for name, task in back.items())
+        self._wanted.note(f"Ray: an actor died ({brief(error)}); {len(back)} tasks of it go to others")
+        return said
+
+    def _drained(self, member: Member, flight: Any, said: list[Said]) -> bool:
+        """Take what an actor had said before it died; whether it died within this flight, or before it."""
+        while isinstance(found := self._next(member, flight), Said):
+            member.flights[flight].pop(found.name, None)
+            said.append(found)
+        return found is not None
+
+    def _blame(self, names: Iterable[str], error: Exception) -> None:
+        for name in names:
             self._tries[name] += 1
             if self._tries[name] >= self._wanted.section.tries:
                 raise StageError(
@@ -245,8 +261,6 @@ class Crew:
                     "What was committed is kept. Give an actor more memory (ray.memory_gib) or fewer runs at once "
                     "(concurrency), or look at what the program does on that example"
                 )
-        queue.again.extend({name: task} for name, task in {**left, **again}.items())
-        self._wanted.note(f"Ray: an actor died ({brief(error)}); {len(left) + len(again)} tasks of it go to others")
 
     def _lose(self, member: Member) -> None:
         member.dead, member.beginning = True, None

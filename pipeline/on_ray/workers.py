@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pipeline.on_ray.crew import Crew, Wanted
 from pipeline.on_ray.ranges import Tasks
+from pipeline.pool import Pool
 
 State = TypeVar("State")
 Task = TypeVar("Task")
@@ -68,6 +69,12 @@ class RayWorkers:
         if self._crew is not None:
             self._crew.close(kindly=kindly)
 
+    def pool(self, make: Callable[[], Any]) -> Pool:
+        """Actors as the processes of an ingest."""
+        from pipeline.on_ray.pool import RayPool
+
+        return RayPool(self.crew, make, self.wanted().actors)
+
     @property
     def used(self) -> bool:
         """See `pipeline.metering.Helpers`."""
@@ -86,3 +93,27 @@ class RayWorkers:
         """See `pipeline.metering.Helpers`: none, or as many as actors happen to have a place."""
         holds = self._crew is not None and self._crew.holds_gpus
         return None if holds else 0
+
+
+@dataclass
+class Several:
+    """The workers that one piece of work has had, one after the other; see `pipeline.metering.Helpers`."""
+
+    workers: list[RayWorkers]
+
+    @property
+    def used(self) -> bool:
+        """Whether any had some of it."""
+        return any(one.used for one in self.workers)
+
+    @property
+    def core_seconds(self) -> float | None:
+        """The sum, where it is known of all."""
+        told = [one.core_seconds for one in self.workers]
+        known = [value for value in told if value is not None]
+        return sum(known) if len(known) == len(told) else None
+
+    @property
+    def gpus(self) -> int | None:
+        """None where any holds some."""
+        return 0 if all(one.gpus == 0 for one in self.workers) else None

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from schemas.errors import DataError
 from stages.engines.interface import Request, Sampling
@@ -62,6 +63,23 @@ def refuses(state: Made, tasks: Mapping[str, int]) -> Iterator[tuple[str, int]]:
 def defect(state: Made, tasks: Mapping[str, int]) -> Iterator[tuple[str, int]]:
     raise ZeroDivisionError("in a program")
     yield "", 0
+
+
+class Writing:
+    """As the processes of an ingest: each task leaves something in a folder of the process."""
+
+    def __init__(self, folder: Path, marks: Path) -> None:
+        self.marks, self.leaves = marks, folder / uuid4().hex
+        self.leaves.mkdir()
+
+
+def write_or_die(state: Writing, task: int) -> int:
+    """Killed in the middle of task 5, the first time that it is begun."""
+    with (state.leaves / "numbers").open("a") as file:
+        file.write(f"{task}\n")
+    if task == 5 and _first(state.marks / "died"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return task * task
 
 
 def square(task: int) -> int:

@@ -12,13 +12,17 @@ from typing import Any
 import polars as pl
 import pytest
 
+from pipeline.cli import main
 from pipeline.metering import Meter
 from pipeline.on_ray.cluster import Cluster, cluster_of
 from pipeline.on_ray.crew import AHEAD
 from pipeline.on_ray.workers import RayWorkers
+from pipeline.pool import pool_of
+from pipeline.store import Store, read_manifest
 from schemas.errors import DataError, RecipeError, StageError
 from schemas.examples import example_row
 from schemas.execution import Execution
+from schemas.telemetry import read_attempts
 from stages.contract import Inputs
 from stages.grouping.rules import rules_of
 from stages.grouping.sources import policy_ages
@@ -26,8 +30,11 @@ from stages.grouping.tables import open_tables
 from stages.grouping.write import write_tables
 from stages.programs.shards import sample
 from stages.programs.shared import Shared, shared_by
+from tests.test_e2e.kit import own_recipe
 from tests.test_pipeline import ray_kit as kit
+from tests.test_pipeline.test_ingest_processes import RECORDED, SAMPLES
 from tests.test_stages import group_kit
+from tests.test_stages.ingest_kit import TRACES
 from tests.test_stages.programs_kit import FolderOut, recipe_of
 
 pytestmark = pytest.mark.ray
@@ -209,6 +216,33 @@ def test_groups_made_by_tasks_are_byte_for_byte_those_made_here(
         there = made(tmp_path / "there", workers)
         assert workers.core_seconds
     assert there == made(tmp_path / "here", None)
+
+
+def test_what_a_lost_actor_had_left_in_its_folder_goes_and_is_made_again(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.on_ray.pool.WRITING", (kit.write_or_die,))
+    made = tmp_path / "made"
+    made.mkdir()
+    with pool_of(cluster, partial(kit.Writing, made, tmp_path)) as pool:
+        assert list(pool.each(kit.write_or_die, range(20))) == [n * n for n in range(20)]
+    assert (tmp_path / "died").exists()
+    written = [int(line) for path in made.glob("*/numbers") for line in path.read_text().split()]
+    assert sorted(written) == list(range(20))
+
+
+def test_a_snapshot_made_by_actors_is_the_one_that_this_process_makes(cluster: Cluster, tmp_path: Path) -> None:
+    recipe = own_recipe(tmp_path / "own")
+    recipe.write_text(recipe.read_text().replace('inputs = ["word"]', 'inputs = ["question"]'))
+    traces = [str(TRACES / name) for name in SAMPLES]
+    shared = [f"--exec={name}" for name in ("executor=ray", "ray.actors=1", "ray.cpus=0.25", "progress=off")]
+    assert main(["ingest", str(recipe), *traces, "--snapshots", str(tmp_path / "there"), *shared]) == 0
+    ((_, path),) = Store(tmp_path / "there").all()
+    assert Store(tmp_path / "there").unfinished() == []
+    manifest = read_manifest(path / "manifest.json")
+    assert manifest.digest == RECORDED
+    (attempt,) = read_attempts(path)
+    assert attempt.core_seconds
 
 
 def test_a_cluster_has_room_or_says_that_it_has_none(cluster: Cluster) -> None:
