@@ -7,6 +7,7 @@ held the traces are buried last.
 from __future__ import annotations
 
 import getpass
+import os
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -59,7 +60,7 @@ def forget(wanted: Wanted, snapshots: Path, runs: Sequence[Path], reporter: Repo
     Args:
         wanted: which.
         snapshots: the folder of snapshots.
-        runs: folders of runs that may have trained on them.
+        runs: folders of runs that may have trained on them, or that hold such folders, as a study's does.
         reporter: where progress goes.
 
     Raises:
@@ -67,10 +68,10 @@ def forget(wanted: Wanted, snapshots: Path, runs: Sequence[Path], reporter: Repo
         DataError: when a snapshot or a run is damaged.
         LockedError: when a process works on one of the runs.
     """
-    for run in runs:
-        if not (run / RUN_FILE).exists():
-            raise RecipeError(f"--runs {run}: no run folder, it has no {RUN_FILE}")
-    runs = list({run.resolve(): run for run in runs}.values())
+    for named in runs:
+        if not runs_below(named):
+            raise RecipeError(f"--runs {named}: no run folder, there is no {RUN_FILE} in it or below it")
+    runs = list({run.resolve(): run for named in runs for run in runs_below(named)}.values())
     store = Store(snapshots)
     folders = [path for name, path in store.all() if name == stage.NAME and tombstone_of(path) is None]
     hit = [found for path in folders if (found := affected(open_snapshot(path), wanted.traces, wanted.users))]
@@ -103,6 +104,16 @@ def forget(wanted: Wanted, snapshots: Path, runs: Sequence[Path], reporter: Repo
         bury(item.snapshot.path, stones[item.snapshot.digest])
     names = tuple((shown(str(item.snapshot.path)), stones[item.snapshot.digest].successor) for item in hit)
     return Forgotten(len(digests), names, tuple(found for found in purged if found.lines), before=False)
+
+
+def runs_below(folder: Path) -> list[Path]:
+    """The run folders at and below a folder, sorted: also those of studies, and those that lie in another run's."""
+    found = []
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name != "artifacts" and not name.startswith(".")]
+        if RUN_FILE in files:
+            found.append(Path(place))
+    return sorted(found)
 
 
 def _sought(hit: Iterable[Affected]) -> Sought:

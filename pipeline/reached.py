@@ -12,9 +12,13 @@ import polars as pl
 
 from pipeline.store import MANIFEST, Store, read_manifest
 from pipeline.tombstones import tombstone_of
+from schemas.canonical import digest
 from schemas.parquet import read_rows
 from schemas.policies import POLICIES
 from stages.contract import Artifact
+
+STATE = "state.json"
+"""The file of a prompts artifact that programs are loaded from."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class Sought:
     examples: Collection[str]
     """Ids of examples that only these traces had."""
     learnt: Collection[str] = ()
-    """Digests of policies and adapters of other runs that learnt from them."""
+    """Digests of policies, adapters and saved states of other runs that learnt from them."""
 
 
 @dataclass
@@ -45,6 +49,8 @@ class Reach:
     """Digests of policies that learnt from them."""
     adapters: set[str] = field(default_factory=set)
     """Digests of the adapters that were made when these were."""
+    states: set[str] = field(default_factory=set)
+    """Digests of the saved states, with their demonstrations, that were made from them: another run may load one."""
 
     def add(self, artifact: Artifact, how: str) -> None:
         """Note an artifact that they reached."""
@@ -52,6 +58,8 @@ class Reach:
         if artifact.manifest.stage == "train" and artifact.manifest.metrics["trained"]:
             self.policies.add(artifact.manifest.metrics["policy"])
             self.adapters |= _adapters_made(artifact)
+        if STATE in artifact.manifest.files:
+            self.states.add(_state_digest(json.loads(artifact.file(STATE).read_bytes())))
 
     def __bool__(self) -> bool:
         return bool(self.held or self.reached)
@@ -73,9 +81,13 @@ def reach(run: Path, sought: Sought) -> Reach:
             found.held[artifact.digest] = artifact
         else:
             found.add(artifact, how)
+    # An optimizer that found nothing better gives back the state that it was given, which learnt nothing.
+    given = {state for item in artifacts for state in _loaded(item.manifest.payload["params"].get("identity"))}
+    found.states -= given
     while grown := list(_descendants(artifacts, found, sought)):
         for artifact in grown:
             found.add(artifact, "made from what they reached")
+        found.states -= given
     return found
 
 
@@ -89,7 +101,7 @@ def reach_all(runs: Collection[Path], sought: Sought) -> Sought:
     """
     while True:
         found = [reach(run, sought) for run in runs]
-        learnt = {digest for item in found for digest in (*item.policies, *item.adapters)}
+        learnt = {told for item in found for told in (*item.policies, *item.adapters, *item.states)}
         if learnt <= set(sought.learnt):
             return sought
         sought = replace(sought, learnt=learnt | set(sought.learnt))
@@ -141,7 +153,7 @@ def _rows(artifact: Artifact, name: str, wanted: Mapping[str, Collection[str]], 
 
 def _descendants(artifacts: Collection[Artifact], found: Reach, sought: Sought) -> Iterator[Artifact]:
     """What has for an input one of what was reached, or a policy or an adapter that learnt from it."""
-    learnt = {*found.policies, *found.adapters, *sought.learnt}
+    learnt = {*found.policies, *found.adapters, *found.states, *sought.learnt}
     sources = found.reached.keys() | learnt
     for artifact in artifacts:
         known = artifact.digest in found.reached or artifact.digest in found.held
@@ -160,8 +172,22 @@ def _inputs(artifact: Artifact) -> Iterator[str]:
     yield from payload["inputs"].values()
     if isinstance(policy := payload["params"].get("policy"), str):
         yield policy
-    if isinstance(teacher := payload["params"].get("teacher"), Mapping) and isinstance(teacher.get("adapter"), str):
+    teacher = payload["params"].get("teacher")
+    if isinstance(teacher, Mapping) and isinstance(teacher.get("adapter"), str):
         yield teacher["adapter"]
+    yield from _loaded(payload["params"].get("identity"))
+    yield from _loaded(teacher.get("program") if isinstance(teacher, Mapping) else None)
+
+
+def _loaded(program: Any) -> Iterator[str]:
+    """The digest of the saved state that a program was loaded with, if it was with one."""
+    if isinstance(program, Mapping) and isinstance(program.get("state"), Mapping):
+        yield _state_digest(program["state"])
+
+
+def _state_digest(state: Mapping[str, Any]) -> str:
+    """What a saved state is, without what saving adds about versions."""
+    return digest({name: value for name, value in state.items() if name != "metadata"})
 
 
 def _adapters_made(artifact: Artifact) -> set[str]:

@@ -27,7 +27,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="folder of snapshots (default: snapshots)",
     )
     parser.add_argument(
-        "--runs", type=folder, nargs="*", metavar="RUN", help="run folders (default: runs/*; a study's lie deeper)"
+        "--runs", type=folder, nargs="*", metavar="RUN", help="folders with runs in them, at any depth (default: runs)"
     )
     parser.add_argument("--reason", default="requested", metavar="TEXT", help="why, for the tombstone")
     parser.add_argument("--json", action="store_true", help="machine-readable output")
@@ -35,13 +35,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def do(options: argparse.Namespace) -> int:
     """`mmgrpo forget --trace ID`."""
-    from pipeline.forget import Wanted, forget, render
+    from pipeline.forget import Wanted, forget, render, runs_below
     from pipeline.progress import Reporter
 
     if not (options.trace or options.user):
         raise RecipeError("name what is to be forgotten: --trace ID, or --user KEY; each may be repeated")
     wanted = Wanted(tuple(options.trace), tuple(options.user), options.reason)
-    runs = options.runs if options.runs is not None else sorted(path.parent for path in Path("runs").glob("*/run.json"))
+    runs = options.runs if options.runs is not None else runs_below(Path("runs"))
     found = forget(wanted, options.snapshots, runs, Reporter("off"))
     say(json.dumps(found.as_json(), indent=2) if options.json else render(found))
     return 0
