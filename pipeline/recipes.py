@@ -56,7 +56,8 @@ def load_execution(path: Path | None, settings: list[str]) -> Execution:
     try:
         execution = Execution.model_validate(document)
     except ValidationError as error:
-        raise RecipeError(f"execution settings are not valid:\n{describe_errors(error, Execution)}") from None
+        where = f" of {path}" if path else ""
+        raise RecipeError(f"execution settings{where} are not valid:\n{describe_errors(error, Execution)}") from None
     for name in execution.report_to:
         _check_installed(name)
     cache = execution.cache and str(Path(execution.cache).absolute())  # a program may change the working folder

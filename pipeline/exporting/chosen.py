@@ -17,6 +17,7 @@ from schemas.parquet import read_rows
 from schemas.policies import POLICIES, policy_digest
 from stages.contract import Artifact
 from stages.engines.adapters import BASE, AdapterSet, read_adapters
+from stages.engines.digests import recorded_digests
 from stages.engines.files import read_json
 
 
@@ -56,7 +57,7 @@ def choose(run: OpenRun, policy: str | None) -> Chosen:
     if problems := check_files(train.path, train.manifest):
         lines = "\n".join(f"  - {problem}" for problem in problems)
         raise DataError(f"the adapter is damaged:\n{lines}\nRestore it, or delete {train.path} and run again")
-    base = read_json(run.store.open("base", run.state.setup["base"]).file("base.json"))
+    base = recorded_digests(run.store.open("base", run.state.setup["base"]).file("base.json"))
     adapters = read_adapters(train.path)
     return Chosen(wanted, position, train, adapters, _checked(train, wanted, adapters, base["base"]), base, made_of)
 

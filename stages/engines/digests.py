@@ -8,8 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from schemas import foreign
 from schemas.canonical import digest, digest_file
-from schemas.errors import RecipeError
+from schemas.errors import DataError, RecipeError
 from schemas.foreign import lies_within
 from stages.engines.files import read_json, remembered_digest
 
@@ -25,6 +26,21 @@ def weights_digest(folder: Path, cache: Path) -> str:
     eos = read_json(folder / "generation_config.json").get("eos_token_id")
     files = [[path.name, remembered_digest(path, cache)] for path in weight_files(folder)]
     return digest({"files": files, "config": config, "eos": eos})
+
+
+def recorded_digests(file: Path) -> dict[str, str]:
+    """Digests of the base model as `base.json` of its artifact holds them: `base`, `weights`, `tokenizer`, `template`.
+
+    Raises:
+        DataError: naming the file, when it does not hold them.
+    """
+    try:
+        told = foreign.read_json(file)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file}: no digests of a base model ({error}): delete its artifact and run again") from None
+    if not isinstance(told, dict) or "base" not in told or not all(isinstance(value, str) for value in told.values()):
+        raise DataError(f"{file}: expected digests of a base model, `base` among them: delete its artifact, run again")
+    return told
 
 
 def weight_files(folder: Path) -> list[Path]:

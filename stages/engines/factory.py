@@ -14,6 +14,7 @@ from schemas.recipe import Recipe
 from schemas.recipe_data import ModelSection
 from stages.contract import Inputs
 from stages.engines.adapters import read_adapters
+from stages.engines.digests import recorded_digests
 from stages.engines.endpoint import Endpoint
 from stages.engines.interface import Adapter, Closing, Engine
 
@@ -100,8 +101,7 @@ def device_of(execution: Execution) -> str:
 
 def base_digests(inputs: Inputs) -> dict[str, str]:
     """Digests of the base model as its artifact holds them: `base`, `weights`, `tokenizer`, `template`."""
-    digests: dict[str, str] = json.loads(inputs["base"].file("base.json").read_bytes())
-    return digests
+    return recorded_digests(inputs["base"].file("base.json"))
 
 
 def policy_adapters(inputs: Inputs) -> dict[str, Adapter]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from schemas.errors import DataError
 from schemas.execution import Execution
 from schemas.recipe import Recipe
 from stages.contract import Inputs
+from stages.engines.digests import recorded_digests
 
 if TYPE_CHECKING:
     from stages.engines.models import BaseModel
@@ -31,7 +31,7 @@ def checked_base(inputs: Inputs, recipe: Recipe, execution: Execution) -> BaseMo
     from stages.engines.models import resolve_base
 
     base = resolve_base(recipe.model.base, inputs.root, Path(execution.cache) if execution.cache else None)
-    expected = json.loads(inputs["base"].file("base.json").read_text())["base"]
+    expected = recorded_digests(inputs["base"].file("base.json"))["base"]
     if base.digest != expected:
         raise DataError(
             f"model.base '{recipe.model.base}' is {base.digest[:12]}, the base artifact is of {expected[:12]}: the "

@@ -29,6 +29,7 @@ from schemas.parquet import read_table, write_table
 from schemas.policies import POLICIES
 from schemas.telemetry import read_attempts
 from stages.engines.adapters import adapter_digest, check_adapter, read_adapters
+from stages.engines.digests import recorded_digests
 from stages.engines.models import BaseModel, eos_ids, load_tokenizer, resolve_base
 from stages.engines.server_http import Http, Unanswered
 from stages.engines.server_probe import Prober
@@ -237,6 +238,7 @@ ANSWERS: list[dict[str, Any]] = [
 CACHE: list[Path] = []
 """The folder for what is made once: set before any of these is used."""
 
+BASE = dict.fromkeys(("base", "weights", "tokenizer", "template"), "0" * 64)
 EXECUTION = b'threads = 2\nengine = "server"\n[server]\nurls = ["http://a/v1"]\n'
 ATTEMPT = b'{"seconds":1.0,"core_seconds":null,"cores":2,"gpus":0,"device":null,"finished":true}'
 LINES = b'{"word": "a", "split": "train"}\n{"word": "b", "split": "dev"}\n'
@@ -255,6 +257,7 @@ RECORDS = (
     Record("policies.parquet", _seed_table, lambda path, folder: read_table(path, POLICIES)),
     Record("telemetry/telemetry.json", _only(b'{"seconds": 1.5}'), lambda path, folder: read_sums(path)),
     Record("telemetry/attempts/0000.json", _only(ATTEMPT), lambda path, folder: read_attempts(folder)),
+    Record("base/base.json", _only(json.dumps(BASE).encode()), lambda path, folder: recorded_digests(path)),
     Record("recipe.toml", _recipes, lambda path, folder: load_recipe(path, [])),
     Record("execution.toml", _only(EXECUTION), lambda path, folder: load_execution(path, [])),
     Record("study.toml", _only((ROOT / "data/study/study.toml").read_bytes()), lambda path, folder: read_study(path)),
