@@ -28,6 +28,9 @@ from schemas.recipe import Recipe
 GIVEN = ("HF_", "MMGRPO_", "TOKENIZERS_", "OMP_WAIT_POLICY")
 """Environment variables that actors are given begin with one of these, beside those that are named."""
 
+STARTS = 3
+"""Tries to start a cluster. Ray gives its processes half a minute, which a busy machine may not be able to do."""
+
 
 @dataclass
 class Cluster:
@@ -110,7 +113,7 @@ class Cluster:
                     self._start(quiet)
                 else:
                     ray.init(address=address, **quiet)
-            except (ConnectionError, TimeoutError, RuntimeError, ValueError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - Ray raises bare ones too
                 where = "on this machine" if address is None else f"at {address}"
                 text = " ".join(str(error).split())
                 self.close()
@@ -124,15 +127,24 @@ class Cluster:
         import ray
 
         self.own = True
-        folder = self._held.enter_context(folder_of_session())
-        ray.init(
-            address="local",
-            num_cpus=cores(),
-            include_dashboard=False,
-            object_store_memory=self.execution.ray.object_store_mib << 20,
-            _temp_dir=str(folder),
-            **quiet,
-        )
+        for left in reversed(range(STARTS)):
+            folder = self._held.enter_context(folder_of_session())
+            try:
+                ray.init(
+                    address="local",
+                    num_cpus=cores(),
+                    include_dashboard=False,
+                    object_store_memory=self.execution.ray.object_store_mib << 20,
+                    _temp_dir=str(folder),
+                    **quiet,
+                )
+            except Exception as error:
+                ray.shutdown()
+                if not left or "timed out" not in str(error):
+                    raise
+                self.note("Ray: its processes did not start in time on a busy machine; once more")
+            else:
+                return
 
     def _want(self) -> Wanted:
         section, has = self.execution.ray, _resources()
