@@ -23,7 +23,7 @@ WORDS = {
     "clock": "the clock jumps by up to ten years either way; files of any age",
     "two schedulers": "two start the same iteration at once, most of them killed",
     "dead holder": "whoever holds a lock is killed; nonsense in its file",
-    "corruption": "files with a flipped bit, cut, zeroed, grown, swapped, gone",
+    "corruption": "files with a flipped bit, cut, zeroed, grown, with other bytes, gone, folders in their place",
     "harmed inputs": "the same, of what a stage is about to read",
     "lost manifest": "an artifact without its manifest",
     "server": "a server that fails in {} ways",

@@ -44,3 +44,17 @@ def test_plans_are_repeated_by_their_seed_alone() -> None:
     assert [Plan.drawn(3, number) for number in range(20)] == [Plan.drawn(3, number) for number in range(20)]
     assert settings(random.Random(5), 50) == settings(random.Random(5), 50)
     assert settings(random.Random(5), 50) != settings(random.Random(6), 50)
+
+
+def test_the_figures_in_the_readme_are_those_of_the_result() -> None:
+    from tests.chaos.summary import in_readme
+
+    readme = (ROOT / "README.md").read_text()
+    result = json.loads((ROOT / "data" / "baselines" / "chaos.json").read_text())
+    assert in_readme(readme, result) == readme
+    assert result["suite"]["injected"] >= 2000
+    assert result["suite"]["lost_rows"] == result["suite"]["doubled_rows"] == result["suite"]["wrong"] == 0
+    assert result["soak"]["minutes"] >= 60
+    assert result["soak"]["equal"]
+    assert result["soak"]["verify_deep"] == 0
+    assert result["kinds"]["kinds"] >= 300
