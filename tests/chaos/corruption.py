@@ -126,7 +126,7 @@ def halfway(bench: Bench, faults: int, draw: random.Random) -> Tally:
     """What a stage is about to read is harmed: it refuses, names the file, and reads on once that is mended."""
     tally, run = Tally("harmed inputs"), bench.copied("harmed")
     for name in ("train", "logprobs", "group", "evaluate", "drift"):
-        shutil.rmtree(run / "artifacts" / name)
+        shutil.rmtree(run / "artifacts" / name, ignore_errors=True)
     files = [path.relative_to(run) for path in sorted(run.rglob("*")) if read_first(run, path)]
     while tally.injected < faults:
         name = draw.choice(files)

@@ -56,7 +56,7 @@ SHORT = {"server": 20, "corruption": 10, "program crashes": 1, "settings": 20, "
 """Faults of the short form, where they are not one."""
 
 
-SMALLER = ("run.iterations=1", "rollout.examples=2", "rollout.rollouts=3")
+SMALLER = ("run.iterations=1", "rollout.rollouts=3")
 """What of the recipe is less in the short form."""
 
 
