@@ -30,8 +30,6 @@ NAMES = {
 CEILINGS = {"ours": "ceiling", "vllm": "vllm_ceiling"}
 NOTHING = "\N{EN DASH}"
 NO_FIGURES = "No figures yet: `make bench-rollout` makes them."
-BEGIN, END = "<!-- rollout.json -->\n", "<!-- /rollout.json -->"
-"""Between these the README has the table."""
 
 
 def rate(figures: Mapping[str, Figures], who: str) -> float | None:
@@ -107,12 +105,13 @@ def table(found: Found) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def in_readme(readme: str, result: Mapping[str, Any] | None) -> str:
-    """The README with the table of a result in its place, or with a note where there is no result yet."""
-    place = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
-    assert len(place.findall(readme)) == 1, f"expected one place between {BEGIN.strip()} and {END.strip()}"
+def in_readme(readme: str, name: str, result: Mapping[str, Any] | None) -> str:
+    """The README with the table of a result file in its place, or with a note where there is no result yet."""
+    begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+    place = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
+    assert len(place.findall(readme)) == 1, f"expected one place between {begin.strip()} and {end}"
     text = NO_FIGURES if result is None else f"{_about(result)}\n\n{table(result['workloads'])}"
-    return place.sub(lambda _: f"{BEGIN}{text}\n{END}", readme)
+    return place.sub(lambda _: f"{begin}{text}\n{end}", readme)
 
 
 def _about(result: Mapping[str, Any]) -> str:
@@ -129,7 +128,7 @@ def _about(result: Mapping[str, Any]) -> str:
 def main(result: Path, readme: Path) -> None:
     """Write a result's table into a README."""
     found = json.loads(result.read_text()) if result.is_file() else None
-    readme.write_text(in_readme(readme.read_text(), found))
+    readme.write_text(in_readme(readme.read_text(), result.name, found))
 
 
 if __name__ == "__main__":

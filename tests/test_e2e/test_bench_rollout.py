@@ -15,12 +15,12 @@ from stages.engines.interface import Request, Sampling
 from tests.benchmarks.rollout_contestants import one_at_a_time
 from tests.benchmarks.rollout_meter import Meter, cpu_seconds, peak_bytes
 from tests.benchmarks.rollout_plain import devset, plain_program, scored
-from tests.benchmarks.rollout_summary import BEGIN, END, in_readme, summary, table
+from tests.benchmarks.rollout_summary import in_readme, summary, table
 from tests.benchmarks.rollout_workloads import read_requests, task, write_requests
 from tests.test_e2e.kit import ROOT
 from tests.test_stages.programs_kit import CharEngine
 
-RESULT = ROOT / "data" / "baselines" / "rollout.json"
+RESULTS = [ROOT / "data" / "baselines" / name for name in ("rollout.json", "rollout_float32.json")]
 
 
 def figures(speed: float, **more: Any) -> dict[str, Any]:
@@ -35,19 +35,20 @@ def figures(speed: float, **more: Any) -> dict[str, Any]:
     }
 
 
-def test_the_readme_shows_the_figures_that_are_kept() -> None:
+@pytest.mark.parametrize("result", RESULTS, ids=lambda path: path.name)
+def test_the_readme_shows_the_figures_that_are_kept(result: Path) -> None:
     readme = (ROOT / "README.md").read_text()
-    kept = json.loads(RESULT.read_text()) if RESULT.is_file() else None
-    assert in_readme(readme, kept) == readme, (
-        "type python -m tests.benchmarks.rollout_summary data/baselines/rollout.json README.md"
+    kept = json.loads(result.read_text()) if result.is_file() else None
+    assert in_readme(readme, result.name, kept) == readme, (
+        f"type python -m tests.benchmarks.rollout_summary data/baselines/{result.name} README.md"
     )
 
 
 def test_a_table_takes_the_place_of_the_old_one() -> None:
     result = {"rollouts": 8, "concurrency": 4, "threads": 2, "device": "d", "workloads": {"banking77": {}}}
-    written = in_readme(f"above\n{BEGIN}old\n{END}below\n", result)
-    assert written.startswith(f"above\n{BEGIN}8 rollouts")
-    assert written.endswith(f"|\n{END}below\n")
+    written = in_readme("above\n<!-- a.json -->\nold\n<!-- /a.json -->below\n", "a.json", result)
+    assert written.startswith("above\n<!-- a.json -->\n8 rollouts")
+    assert written.endswith("|\n<!-- /a.json -->below\n")
     assert "old" not in written
 
 
