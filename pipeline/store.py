@@ -11,7 +11,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
+from pipeline.journal import Journal
 from pipeline.locks import hold
 from pipeline.metering import Meter
 from pipeline.remote.attached import mirror_of
@@ -35,7 +36,7 @@ from stages.contract import Artifact
 MANIFEST = "manifest.json"
 SCRATCH = ".scratch"
 JOURNAL = ".committed"
-"""In the scratch folder: the names of the shards that were committed, a line each, written before they are there."""
+"""In the scratch folder: which shards were committed."""
 TELEMETRY_FILE = f"{TELEMETRY}telemetry.json"
 BEAT_S = 5.0
 """How often a process notes what it has spent on an artifact: what a kill can hide."""
@@ -118,8 +119,7 @@ class Store:
             partial.mkdir(exist_ok=True)
             mirror = mirror_of(final)
             taken = mirror.artifacts.take_up(final, partial) if mirror is not None else []
-            out = PartialArtifact(partial, final, reporter, meter)
-            out.enter(*taken)
+            out = PartialArtifact(partial, final, reporter, meter, taken)
             try:
                 yield out
             finally:
@@ -129,15 +129,29 @@ class Store:
 class PartialArtifact:
     """An artifact in the making: the `Out` of a stage."""
 
-    def __init__(self, partial: Path, final: Path, reporter: Reporter, meter: Meter | None = None) -> None:
+    def __init__(
+        self,
+        partial: Path,
+        final: Path,
+        reporter: Reporter,
+        meter: Meter | None = None,
+        taken: Collection[str] = (),
+    ) -> None:
+        """`taken` are the shards that were brought here from another machine's work, checked as they came."""
         self._partial, self._final, self._reporter, self._meter = partial, final, reporter, meter
         self._mirror = mirror_of(final)
         self._attempt, self._noted = next_attempt(partial), time.monotonic()
         self._excluded: dict[str, int] = {}
         self._dropped: set[str] = set()
         self.scratch.mkdir(exist_ok=True)
-        if not self._journal.exists():  # nothing yet, or begun by a release that kept no journal
-            self.enter(*_files(partial))
+        self._journal = Journal(self.scratch / JOURNAL)
+        there = _files(partial)
+        if self._journal.path.exists():
+            fixed = {name: path for name, path in there.items() if not name.startswith(TELEMETRY) and name not in taken}
+            self._journal.check(fixed)
+            self._journal.enter({name: there[name] for name in taken})
+        else:  # nothing yet, or begun by a release that kept no journal
+            self._journal.enter(there)
 
     @property
     def scratch(self) -> Path:
@@ -149,26 +163,12 @@ class PartialArtifact:
         target = self._partial / _safe(name)
         target.parent.mkdir(parents=True, exist_ok=True)
         _sync(file)
-        self.enter(name)
+        self._journal.enter({name: file})
         file.replace(target)
         _sync(target.parent)
         if self._mirror is not None:
             self._mirror.artifacts.send_shard(self._final, name, target)
         self._beat()
-
-    @property
-    def _journal(self) -> Path:
-        return self.scratch / JOURNAL
-
-    def enter(self, *names: str) -> None:
-        """Put names into the journal, durably. A disk that was full may have cut the last line off."""
-        with self._journal.open("ab+") as file:
-            if file.tell():
-                file.seek(-1, os.SEEK_END)
-            torn = file.read(1) not in {b"", b"\n"}
-            file.write(("\n" * torn + "".join(f"{name}\n" for name in names)).encode())
-            file.flush()
-            os.fsync(file.fileno())
 
     def committed(self, prefix: str = "") -> dict[str, Path]:
         """Committed shards by name."""
@@ -257,7 +257,7 @@ class PartialArtifact:
 
     def _refuse_strays(self, kept: dict[str, Path]) -> None:
         """What no stage committed is no part of an artifact."""
-        known = {*self._journal.read_text(encoding="utf-8").splitlines(), TELEMETRY_FILE}
+        known = {*self._journal.digests(), TELEMETRY_FILE}
         if strays := [path for name, path in kept.items() if name not in known and not name.startswith(ATTEMPTS)]:
             more = f" (and {len(strays) - 1} more)" if len(strays) > 1 else ""
             raise DataError(

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.jobs import key_of
+from pipeline.journal import Journal
 from pipeline.metering import Meter
 from pipeline.progress import Reporter
 from pipeline.store import JOURNAL, MANIFEST, PartialArtifact, Store, check_files, read_manifest
@@ -206,6 +207,28 @@ def test_a_line_of_the_journal_that_a_full_disk_cut_off_spoils_no_other(tmp_path
         write_table([ROW], out.scratch / "draft.parquet", POLICIES)
         out.commit_shard("t.parquet", out.scratch / "draft.parquet")
         assert "t.parquet" in finish(out).manifest.files
+
+
+def test_a_shard_that_changed_since_it_was_committed_is_named_before_a_stage_goes_on_from_it(tmp_path: Path) -> None:
+    with Store(tmp_path).begin("demo", KEY, QUIET) as out:
+        fill(out)
+        shard = out.committed()["t.parquet"]
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    changed = pytest.raises(DataError, match=r"t\.parquet: its bytes changed since the stage committed it")
+    with changed, Store(tmp_path).begin("demo", KEY, QUIET):
+        pytest.fail("it was taken up")
+    shard.unlink()
+    assert make(tmp_path).manifest.files["t.parquet"].rows == 1
+
+
+def test_a_shard_of_which_the_journal_was_told_and_that_never_came_may_come_with_other_bytes(tmp_path: Path) -> None:
+    with Store(tmp_path).begin("demo", KEY, QUIET) as out:
+        fill(out)
+        other = out.scratch / "other"
+        other.write_bytes(b"never moved")
+        Journal(out.scratch / JOURNAL).enter({"t.parquet": other})
+    assert make(tmp_path).manifest.files["t.parquet"].rows == 1
 
 
 def test_a_folder_in_the_place_of_a_manifest_is_named(tmp_path: Path) -> None:
