@@ -119,6 +119,11 @@ class Cluster(Section):
         }.items():
             if needs.nodes is not None and needs.nodes > 1 and name != "stages.train":
                 raise ValueError(f"{name}.nodes = {needs.nodes}: the train stage alone runs on several nodes")
+        if self.resources("train")["nodes"] > 1 and is_address(self.run_dir):
+            raise ValueError(
+                "stages.train.nodes is more than 1 and run_dir an address: nodes read checkpoints of each other, on a "
+                "file system that all share"
+            )
         return self
 
     @model_validator(mode="after")

@@ -14,6 +14,8 @@ from schemas.errors import MmgrpoError, RecipeError
 def folder(text: str) -> Path:
     """A folder by its path, or by an address (`s3://…`), which is worked on in its mirror here."""
     if not is_address(text):
+        if _NEARLY.match(text):
+            raise argparse.ArgumentTypeError(f"{text} is no address: expected one like s3://bucket/folder")
         return Path(text)
     try:
         return attach(text)
@@ -35,6 +37,8 @@ def refuse_addresses(options: argparse.Namespace) -> None:
 
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")
+_NEARLY = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/")
+"""`s3:/bucket` and `S3://bucket`: as paths they would make a folder of that name here."""
 
 
 def recipe_arguments(parser: argparse.ArgumentParser) -> None:

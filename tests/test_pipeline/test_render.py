@@ -157,6 +157,7 @@ def test_a_run_folder_may_be_an_address_and_logs_then_lie_with_the_project(tmp_p
         ("project = ", "not TOML"),
         ("project='/p'\nrun_dir='/r'\n[stages.next]\nnodes=2", "stages.next.nodes = 2: the train stage alone"),
         ("project='/p'\nrun_dir='/r'\n[defaults]\nnodes=2", "defaults.nodes = 2"),
+        ("project='/p'\nrun_dir='s3://b/r'\n[stages.train]\nnodes=2", "run_dir an address: nodes read checkpoints"),
         ("project='/p'\nrun_dir='/r'\nenvironment={A='1'}\nsecrets={A='f'}", "A: stands in `environment`"),
     ],
 )
