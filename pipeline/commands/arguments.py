@@ -17,6 +17,10 @@ def folder(text: str) -> Path:
         if _NEARLY.match(text):
             raise argparse.ArgumentTypeError(f"{text} is no address: expected one like s3://bucket/folder")
         return Path(text)
+    if text.startswith(("http://", "https://")):
+        raise argparse.ArgumentTypeError(
+            f"{text} can only be read: expected a folder, or an address like s3://bucket/x"
+        )
     try:
         return attach(text)
     except MmgrpoError as error:

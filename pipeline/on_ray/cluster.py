@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -28,6 +29,8 @@ from schemas.recipe import Recipe
 GIVEN = ("HF_", "MMGRPO_", "TOKENIZERS_", "OMP_WAIT_POLICY")
 """Environment variables that actors are given begin with one of these, beside those that are named."""
 
+REACH_S = 10.0
+"""How long a cluster's port may take to answer at all; Ray itself asks on for minutes, without a word."""
 STARTS = 3
 """Tries to start a cluster. Ray gives its processes half a minute, which a busy machine may not be able to do."""
 
@@ -112,6 +115,7 @@ class Cluster:
                 if address is None:
                     self._start(quiet)
                 else:
+                    _reach(address)
                     ray.init(address=address, **quiet)
             except Exception as error:  # noqa: BLE001 - Ray raises bare ones too
                 where = "on this machine" if address is None else f"at {address}"
@@ -191,6 +195,13 @@ class Cluster:
             sys.modules["ray"].shutdown()
         self.connected = self.own = self._ours = False
         self._held.close()
+
+
+def _reach(address: str) -> None:
+    """Raises OSError when nothing answers at `host:port`; other forms of address are Ray's to resolve."""
+    host, _, port = address.rpartition(":")
+    if host and "/" not in host and port.isdigit():
+        socket.create_connection((host, int(port)), REACH_S).close()
 
 
 def _resources() -> dict[str, float]:

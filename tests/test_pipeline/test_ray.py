@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -249,3 +251,13 @@ def test_a_cluster_has_room_or_says_that_it_has_none(cluster: Cluster) -> None:
     asked = Execution.model_validate({"executor": "ray", "ray": {"cpus": 4096}})
     with pytest.raises(StageError, match="an actor wants 4096 cores, and this machine has"):
         replace(cluster, execution=asked, own=True, connected=True, _wanted=None)._want()
+
+
+def test_an_address_at_which_nothing_answers_is_told_and_not_asked_for_minutes() -> None:
+    code = """
+from pipeline.on_ray.cluster import Cluster
+from schemas.execution import Execution
+Cluster(Execution.model_validate({"executor": "ray", "ray": {"address": "127.0.0.1:1"}}), None, print).connect()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert "StageError: Ray at 127.0.0.1:1 cannot be used: [Errno 111] Connection refused." in done.stderr
