@@ -22,7 +22,7 @@ def parse_json(data: bytes | str) -> Any:
             half of a surrogate pair, or is nested more deeply than `DEEPEST`.
     """
     try:
-        value = json.loads(data, object_pairs_hook=_object, parse_constant=_no_number, parse_float=_finite)
+        value = json.loads(data, object_pairs_hook=unique_keys, parse_constant=_no_number, parse_float=_finite)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     _check(value, DEEPEST)
@@ -61,7 +61,12 @@ def lies_within(name: str) -> bool:
     return name.isprintable() and "\\" not in name and all(part and not part.startswith(".") for part in parts)
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON from its pairs, as `object_pairs_hook` gets them.
+
+    Raises:
+        ValueError: naming a key that stands there twice.
+    """
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]

@@ -20,6 +20,7 @@ from schemas.canonical import canonical_json
 from schemas.errors import ContractError, DataError, RecipeError, Violation
 from schemas.examples import EXAMPLES, example_row
 from schemas.execution import Execution
+from schemas.foreign import unique_keys
 from schemas.parquet import read_rows, write_table
 from schemas.recipe import Recipe
 from schemas.recipe_data import ExamplesSection
@@ -133,7 +134,7 @@ def _read_lines(path: Path) -> tuple[list[str], Records]:
         if not line.strip():
             continue
         try:
-            record = json.loads(line, object_pairs_hook=_object)
+            record = json.loads(line, object_pairs_hook=unique_keys)
         except (ValueError, RecursionError) as error:
             bad.append(f"line {number} ({error})")
             continue
@@ -146,14 +147,6 @@ def _read_lines(path: Path) -> tuple[list[str], Records]:
         rule = "every line is a JSON object"
         raise ContractError("examples", str(path), [Violation(rule, len(bad), tuple(bad[:3]))])
     return list(columns), records
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"the key '{next(name for name in names if names.count(name) > 1)}' stands there twice")
-    return found
 
 
 def _rows(columns: list[str], records: Records, section: ExamplesSection, path: Path) -> list[dict[str, Any]]:

@@ -237,8 +237,12 @@ def test_many_processes_that_publish_at_once_leave_one_whole_artifact(on_s3: str
 def test_one_process_at_a_time_holds_a_run(address: str, here: Machine, elsewhere: Machine) -> None:
     with here.on(address) as folder, hold(folder / ".lock", "the run"), elsewhere.on(address) as mirror:
         _refused(mirror)
-    with elsewhere.on(address) as mirror, hold(mirror / ".lock", "the run"):
-        pass  # released, it is free at once
+    with elsewhere.on(address) as mirror, hold(mirror / ".lock", "the run"):  # released, it is free at once
+        make(mirror, "elsewhere")
+    with here.on(address) as folder:
+        artifact = found(folder)
+        assert artifact is not None
+        assert artifact.manifest.metrics == {"mark": "elsewhere"}
 
 
 class Paced:
@@ -321,6 +325,10 @@ def test_a_lease_that_is_renewed_does_not_run_out(
         with elsewhere.on(on_s3) as mirror:
             _refused(mirror)
         make(folder, "here")
+    with elsewhere.on(on_s3) as mirror:
+        artifact = found(mirror)
+        assert artifact is not None
+        assert artifact.manifest.metrics == {"mark": "here"}
 
 
 def test_a_run_file_that_another_process_wrote_meanwhile_is_not_overwritten(
