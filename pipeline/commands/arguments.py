@@ -45,6 +45,17 @@ _NEARLY = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/")
 """`s3:/bucket` and `S3://bucket`: as paths they would make a folder of that name here."""
 
 
+def snapshots_argument(parser: argparse.ArgumentParser) -> None:
+    """The folder of snapshots."""
+    parser.add_argument(
+        "--snapshots",
+        type=folder,
+        default=Path("snapshots"),
+        metavar="D",
+        help="folder of snapshots, or its address (default: snapshots)",
+    )
+
+
 def recipe_arguments(parser: argparse.ArgumentParser) -> None:
     """A recipe, its run folder, and the settings of both."""
     parser.add_argument("recipe", type=Path, help="a recipe file (TOML)")

@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from pipeline.commands.arguments import folder
+from pipeline.commands.arguments import folder, snapshots_argument
 from pipeline.terminal import say
 from schemas.errors import RecipeError
 
@@ -19,13 +19,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--user", action="append", default=[], metavar="KEY", help="all traces of a user, by its key; may be repeated"
     )
-    parser.add_argument(
-        "--snapshots",
-        type=folder,
-        default=Path("snapshots"),
-        metavar="D",
-        help="folder of snapshots (default: snapshots)",
-    )
+    snapshots_argument(parser)
     parser.add_argument(
         "--runs", type=folder, nargs="*", metavar="RUN", help="folders with runs in them, at any depth (default: runs)"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pipeline.commands.arguments import folder, settings_arguments
+from pipeline.commands.arguments import folder, settings_arguments, snapshots_argument
 from pipeline.terminal import say
 
 TEXT = "logged traces become a snapshot: the tables that a rollout stage writes"
@@ -21,13 +21,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="F",
         help="of all files, by its name in stages/ingest/formats.py (default: seen from what they hold)",
     )
-    parser.add_argument(
-        "--snapshots",
-        type=folder,
-        default=Path("snapshots"),
-        metavar="D",
-        help="folder of snapshots, or its address (default: snapshots)",
-    )
+    snapshots_argument(parser)
     parser.add_argument("--onto", type=folder, metavar="SNAPSHOT", help="add the traces to this snapshot, as its child")
     parser.add_argument("--rescore", action="store_true", help="score the logged outputs with the program's metric")
     parser.add_argument(

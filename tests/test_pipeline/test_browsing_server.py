@@ -310,8 +310,11 @@ def test_ctrl_c_ends_the_command_at_once_and_with_success(run: Path):
         port = int(line.rpartition(":")[2].partition("/")[0])
         idle = socket.create_connection(("127.0.0.1", port))
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
-        idle.close()
+        try:
+            out, err = process.communicate(timeout=30)
+        finally:
+            process.kill()  # one that did not obey would be waited for without end
+            idle.close()
     assert (process.returncode, err) == (0, "")
     assert out.endswith("Ended.\n")
     with pytest.raises(ConnectionRefusedError):
