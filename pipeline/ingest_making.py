@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from pipeline.ingest_spooling import code_digest
+from pipeline.ingest_spooling import code_digest, taken_over
 from pipeline.ingest_steps import Making, make_part, make_range
 from pipeline.pool import Pools, pool_of
 from stages.contract import Out
@@ -59,7 +59,7 @@ def make(
         StageError: when a process was killed.
     """
     count = ranges_for(content.spans)
-    folder = out.scratch / f"ranges-{count}-{code_digest()[:8]}"
+    folder = taken_over(out.scratch, f"ranges-{count}-{code_digest()[:8]}")
     left = TakenUp(folder)
     left.keep(parts)
     tasks = [(place, name) for place, name in enumerate(parts) if name not in left.told]

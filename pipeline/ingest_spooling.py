@@ -1,7 +1,7 @@
 """Folders for spools, which may be as large as what was read, and are gone afterwards.
 
 What an ingest had read when it was killed or stopped is taken up by the next one that reads in the same way; any other
-clears it away.
+clears it away. Each attempt has a folder name of its own: what outlives an attempt writes into no later one.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
+from uuid import uuid4
 
 import stages.ingest
 from pipeline.locks import hold
@@ -47,43 +48,61 @@ def spooled_in(folder: Path, way: Any = None) -> Iterator[Path]:
             works on it. None: begin anew, and leave nothing.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = None if way is None else folder / f".spool-{digest([way, code_digest()])[:16]}"
-    for left in (*folder.glob(".spool-*"), *folder.glob(f"{_MAKING}*/{_LOCK}")):
-        if left != wanted:
-            _clear(left if left.name != _LOCK else left.parent)
+    wanted = None if way is None else f".spool-{digest([way, code_digest()])[:16]}-"
     with ExitStack() as held:
-        own = _taken(wanted, held) or _made(folder, wanted, held)
+        own: Path | None = None
+        for left in (*sorted(folder.glob(".spool-*")), *folder.glob(f"{_MAKING}*/{_LOCK}")):
+            if own is None and wanted is not None and left.name.startswith(wanted) and (left / _LOCK).exists():
+                own = _taken(left, wanted, held)
+            else:
+                _clear(left if left.name != _LOCK else left.parent)
+        own = own or _made(folder, wanted, held)
         stays = False
         try:
             yield own
         except _STOPPED:
-            stays = own == wanted
+            stays = wanted is not None and own.name.startswith(wanted)
             raise
         finally:
             if not stays:
                 shutil.rmtree(own)
 
 
-def _taken(wanted: Path | None, held: ExitStack) -> Path | None:
-    """The folder that was left, its lock held; None where there is none, or another process works there."""
-    if wanted is None or not wanted.exists():
-        return None
+def _taken(left: Path, wanted: str, held: ExitStack) -> Path | None:
+    """What was left, its lock held, under a name that it never had; None where another process works there.
+
+    Whoever wrote into it for an earlier attempt and outlived that, such as an actor on another machine, no longer finds
+    it.
+    """
     try:
-        held.enter_context(hold(wanted / _LOCK, "the spool", here=True))
-        ours = (wanted / _LOCK).read_text() == str(os.getpid())  # not so when it was cleared away in between
+        held.enter_context(hold(left / _LOCK, "the spool", here=True))
+        ours = (left / _LOCK).read_text() == str(os.getpid())  # not so when it was cleared away in between
+        return left.rename(left.with_name(f"{wanted}{uuid4().hex[:8]}")) if ours else None
     except (LockedError, OSError):
         return None
-    return wanted if ours else None
 
 
-def _made(folder: Path, wanted: Path | None, held: ExitStack) -> Path:
+def _made(folder: Path, wanted: str | None, held: ExitStack) -> Path:
     """A new folder, which nobody sees without its lock held."""
     made = Path(mkdtemp(prefix=_MAKING, dir=folder))
     held.enter_context(hold(made / _LOCK, "the spool", here=True))
-    own = folder / f".spool-{made.name.removeprefix(_MAKING)}"
-    if wanted is not None and not wanted.exists():
-        own = wanted
-    return made.rename(own)
+    first = wanted if wanted is not None and not list(folder.glob(f"{wanted}*")) else ".spool-"
+    return made.rename(folder / f"{first}{made.name.removeprefix(_MAKING)}")
+
+
+def taken_over(folder: Path, name: str) -> Path:
+    """A folder of this attempt alone, below another, with what earlier attempts left in theirs of the same name.
+
+    As with spools, whoever still writes for one of them no longer finds its folder.
+    """
+    own = folder / f"{name}-{uuid4().hex[:8]}"
+    own.mkdir(parents=True)
+    for left in folder.glob(f"{name}-*"):
+        if left != own:
+            for held in left.iterdir():
+                held.rename(own / held.name)
+            shutil.rmtree(left)
+    return own
 
 
 def _clear(left: Path) -> None:
