@@ -113,10 +113,12 @@ class Reader:
         return tuple(ids)
 
     def _finish(self, finish: Any, ids: tuple[int, ...], limit: int) -> Literal["stop", "length"]:
-        if finish == "stop" and ids[-1] in self.eos:
+        ended = ids[-1] in self.eos
+        if finish == "stop" and ended:
             return "stop"
         if finish == "length" and len(ids) == limit:
-            return "length"
+            # Of a completion that ends by itself at its limit, servers that look at the limit first say "length".
+            return "stop" if ended else "length"
         if finish == "stop":
             raise Unanswered(f"the server stopped after token {ids[-1]}, which ends no completion of this base")
         raise Unanswered(f"finish_reason {finish!r} after {len(ids)} of {limit} tokens")

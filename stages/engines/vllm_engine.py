@@ -155,7 +155,7 @@ class VllmEngine:
 
     def _outcome(self, output: Any, request: Request) -> Result | Exception:
         try:
-            ids, logprobs, reason = completion_of(output)
+            ids, logprobs, reason = completion_of(output, self._eos)
         except RuntimeError as error:
             return error
         self._keeper.completed()

@@ -46,9 +46,9 @@ def parameters_of(request: Request, limit: int, eos: Collection[int]) -> Samplin
 
 
 def completion_of(
-    output: RequestOutput,
+    output: RequestOutput, eos: Collection[int]
 ) -> tuple[tuple[int, ...], tuple[float, ...], Literal["stop", "length"]]:
-    """Ids, log-probabilities and finish reason.
+    """Ids, log-probabilities and finish reason: "stop" also of a completion that ends by itself at its limit.
 
     Raises:
         RuntimeError: when vLLM ended the request for another reason.
@@ -58,7 +58,7 @@ def completion_of(
     if reason not in ("stop", "length") or entries is None:
         raise RuntimeError(f"vLLM ended the request with '{reason}'")
     logprobs = tuple(float(entry[token].logprob) for token, entry in zip(ids, entries, strict=True))
-    return ids, logprobs, reason
+    return ids, logprobs, "stop" if ids[-1] in eos else reason
 
 
 def rank_of(adapter: Adapter) -> int:

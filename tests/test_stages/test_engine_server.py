@@ -52,6 +52,13 @@ def _swap(answer: dict[str, Any]) -> Any:
     ids[0] = 40 if ids[0] != 40 else 41
 
 
+def _finish(answer: dict[str, Any]) -> Any:
+    """Another reason than the true one; for a completion that ends by itself at its limit, one that is none."""
+    choice = answer["choices"][0]
+    stopped, full = choice["finish_reason"] == "stop", len(choice["token_ids"]) == TEN.max_new_tokens
+    choice["finish_reason"] = ("tool_calls" if full else "length") if stopped else "stop"
+
+
 LIES = {
     "truncated": Fault(body=b'{"choices": [{"token_ids": [5, 6'),
     "no json": Fault(body=b"<html>busy</html>"),
@@ -79,11 +86,7 @@ LIES = {
     "a logprob less": Fault(change=lambda answer: answer["choices"][0]["logprobs"]["token_logprobs"].pop()),
     "no logprobs": with_choice(logprobs=None),
     "aborted": with_choice(finish_reason="abort"),
-    "finish made up": Fault(
-        change=lambda answer: with_choice(
-            finish_reason="length" if answer["choices"][0]["finish_reason"] == "stop" else "stop"
-        ).change(answer)
-    ),
+    "finish made up": Fault(change=_finish),
 }
 
 
@@ -99,6 +102,21 @@ def test_what_cannot_have_been_sampled_is_asked_again_and_never_data(
     assert ids(engine.generate(requests)) == expected
     assert not server.faults
     assert len(server.completions()) == 3 * len(LIES)
+
+
+def test_a_completion_that_ends_by_itself_at_its_limit_has_stopped_whatever_the_server_calls_it(
+    start: Callable[..., KitServer],
+):
+    server = start()
+    engine = engine_over(server)
+    requests = asked(engine, 23)
+    told = engine.generate(requests)
+    (place,) = (
+        number for number, one in enumerate(told) if one.finish_reason == "stop" and len(one.completion_ids) == 10
+    )
+    server.faults = [with_choice(finish_reason="length")]
+    assert ids(engine.generate([requests[place]])) == ids([told[place]])
+    assert not server.faults
 
 
 @pytest.mark.parametrize("name", LIES)
