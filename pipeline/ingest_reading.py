@@ -17,9 +17,10 @@ from pipeline.progress import Reporter
 from schemas.addresses import without_secrets
 from schemas.execution import Execution
 from stages.ingest.content import Entries
+from stages.ingest.files import find_files, size_of
 from stages.ingest.formats import AUTO, Format, format_named, pieces, recognise
 from stages.ingest.normal import Refused
-from stages.ingest.read import Piece, find_files, size_of
+from stages.ingest.pieces import Piece
 from stages.ingest.redact import Redactor
 from stages.ingest.spool import PARTS
 from stages.ingest.taken_up import TakenUp

@@ -22,9 +22,9 @@ from stages.ingest.content import Entry, entry_of, entry_of_packed
 from stages.ingest.formats import format_named, piece_items
 from stages.ingest.limits import DEFAULT, Limits, use_limits
 from stages.ingest.normal import Refused
+from stages.ingest.pieces import Piece, content_key
 from stages.ingest.pseudonyms import numbered
 from stages.ingest.ranges import Made, Ranges, made_of
-from stages.ingest.read import Piece, content_key
 from stages.ingest.records import Record
 from stages.ingest.redact import Redactor
 from stages.ingest.snapshot import record_of

@@ -15,7 +15,7 @@ from stages.ingest.atif_steps import called_by, message_of_step, prompt_after, s
 from stages.ingest.guard import BROKEN, refusal
 from stages.ingest.normal import Item, Refused, Span
 from stages.ingest.parts import content_of
-from stages.ingest.read import Shape
+from stages.ingest.shape import Shape
 from stages.ingest.trajectory import ROOT, trace_id
 from stages.ingest.values import identity, nanoseconds, text
 

@@ -14,9 +14,10 @@ from typing import IO
 import fsspec
 
 from schemas.addresses import without_secrets
+from stages.ingest.json_values import WHOLE
 from stages.ingest.normal import Refused
-from stages.ingest.packed import Unpacked, as_utf8
-from stages.ingest.read import WHOLE, Value
+from stages.ingest.packed import PARQUET, ZIP, Unpacked, as_utf8
+from stages.ingest.shape import Value
 
 _NAME = re.compile(r"[A-Za-z_][\w .:/\[\]()-]{0,99}")
 _SEPARATORS = (",", ";", "\t")
@@ -38,7 +39,7 @@ def csv_values(address: str) -> Iterator[Value | Refused] | None:
 def _opened(raw: IO[bytes]) -> io.BufferedReader | None:
     start = raw.read(4)
     raw.seek(0)
-    return None if start[:2] == b"PK" or start == b"PAR1" else as_utf8(Unpacked(raw, start))
+    return None if start[:2] == ZIP or start == PARQUET else as_utf8(Unpacked(raw, start))
 
 
 def _separator(head: bytes) -> str | None:

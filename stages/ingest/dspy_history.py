@@ -12,8 +12,8 @@ from typing import Any
 from stages.ingest.answers import answer_of
 from stages.ingest.conventions import sampling
 from stages.ingest.normal import Item, Refused, Span
-from stages.ingest.read import Shape
 from stages.ingest.requests import call_of, known, request_of
+from stages.ingest.shape import Shape
 from stages.ingest.trajectory import trace_id
 from stages.ingest.values import identity, nanoseconds, text, unpacked
 

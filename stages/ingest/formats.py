@@ -23,9 +23,12 @@ from typing import Any, Protocol, cast
 
 from schemas.errors import DataError, RecipeError
 from stages.ingest.csv_rows import csv_values
+from stages.ingest.files import size_of
 from stages.ingest.guard import BROKEN, refusal
 from stages.ingest.normal import Item, Refused
-from stages.ingest.read import Piece, Shape, Value, lines_of, pieces_of, read_values, size_of
+from stages.ingest.pieces import Piece, lines_of, pieces_of
+from stages.ingest.read import read_values
+from stages.ingest.shape import Shape, Value
 
 GROUP = "mmgrpo.trace_formats"
 BUILT_IN = (

@@ -15,10 +15,11 @@ import fsspec
 from schemas.addresses import without_secrets
 from stages.ingest.guard import each
 from stages.ingest.inspect_events import events_of, older, resolved
+from stages.ingest.json_stream import parse
 from stages.ingest.messages import messages_of
 from stages.ingest.normal import Item, Refused, Score, Span
 from stages.ingest.parts import content_of
-from stages.ingest.read import Shape, Value, parse
+from stages.ingest.shape import Shape, Value
 from stages.ingest.trajectory import ROOT, calls_of, trace_id
 from stages.ingest.values import identity, judged, nanoseconds, text
 from stages.ingest.zipped import members_of, read_members

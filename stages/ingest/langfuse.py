@@ -12,7 +12,7 @@ from typing import Any
 from stages.ingest.guard import each
 from stages.ingest.langfuse_calls import attributes_of, call_of_generation
 from stages.ingest.normal import Item, Kind, Refused, Score, Span
-from stages.ingest.read import Shape
+from stages.ingest.shape import Shape
 from stages.ingest.values import identity, nanoseconds, number, text, unpacked
 
 NAME = "langfuse"

@@ -14,8 +14,8 @@ from stages.ingest.answers import answer_of
 from stages.ingest.conventions import logged_tokens, mmgrpo_fields, sampling
 from stages.ingest.guard import each
 from stages.ingest.normal import Call, Item, Kind, Refused, Score, Span
-from stages.ingest.read import Shape
 from stages.ingest.requests import call_of, known, request_of
+from stages.ingest.shape import Shape
 from stages.ingest.values import identity, integer, judged, nanoseconds, number, text, unpacked
 
 NAME = "langsmith"

@@ -16,8 +16,8 @@ from stages.ingest.conventions import logged_tokens, mmgrpo_fields, sampling
 from stages.ingest.guard import each
 from stages.ingest.messages import messages_of
 from stages.ingest.normal import Call, Item, Kind, Refused, Score, Span
-from stages.ingest.read import Shape
 from stages.ingest.requests import Request, call_of, known, request_of
+from stages.ingest.shape import Shape
 from stages.ingest.values import identity, judged, nanoseconds, text, unpacked
 
 NAME = "mlflow"

@@ -12,7 +12,7 @@ import pyarrow as pa
 from schemas.capture import CALL_COLUMNS, CAPTURE, JSON_COLUMNS, MARK
 from stages.ingest.messages import messages_of
 from stages.ingest.normal import Call, Item, Kind, Refused, Score, Span
-from stages.ingest.read import Shape
+from stages.ingest.shape import Shape
 from stages.ingest.values import floats, ids, integer, number
 
 NAME = "mmgrpo_capture"

@@ -29,7 +29,7 @@ from stages.ingest.memory import allowance, at_most
 from stages.ingest.messages import messages_of
 from stages.ingest.normal import Call, Item, Refused, Score, Span
 from stages.ingest.own import OF_CALLS, ROLLOUT, own_of
-from stages.ingest.read import Shape, Value
+from stages.ingest.shape import Shape, Value
 from stages.ingest.trajectory import ROOT
 
 NAME = "mmgrpo_tables"

@@ -13,9 +13,9 @@ from stages.ingest.guard import each
 from stages.ingest.logged import tokens_of
 from stages.ingest.messages import one_message
 from stages.ingest.normal import Call, Item, Refused, Score, Span
-from stages.ingest.read import Shape
 from stages.ingest.requests import Request, known, request_of
 from stages.ingest.responses import chat_items
+from stages.ingest.shape import Shape
 from stages.ingest.trajectory import ROOT, trace_id
 from stages.ingest.values import nanoseconds, number, text
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from stages.ingest.answers import answer_of
 from stages.ingest.normal import Item, Refused, Span
-from stages.ingest.read import Shape
 from stages.ingest.requests import Request, call_of, request_of
+from stages.ingest.shape import Shape
 from stages.ingest.values import identity, nanoseconds
 
 NAME = "openai_batch"

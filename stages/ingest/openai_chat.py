@@ -14,9 +14,9 @@ from typing import Any
 from stages.ingest.chat_forms import asked_and_answered
 from stages.ingest.logged import tokens_of
 from stages.ingest.normal import Item, Refused, Score, Span
-from stages.ingest.read import Shape
 from stages.ingest.requests import call_of
 from stages.ingest.scores import SCORES, named_scores
+from stages.ingest.shape import Shape
 from stages.ingest.trajectory import trace_id
 from stages.ingest.values import identity, judged, nanoseconds, text, unpacked
 

@@ -16,7 +16,7 @@ from stages.ingest.otel import RawEvent, RawSpan, items_of
 from stages.ingest.otlp_json import plain
 from stages.ingest.otlp_logs import RawRecord, items_of_record
 from stages.ingest.phoenix import annotated, as_span, flat
-from stages.ingest.read import Shape
+from stages.ingest.shape import Shape
 from stages.ingest.values import unpacked
 
 NAME = "otel_spans"

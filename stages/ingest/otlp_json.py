@@ -13,7 +13,7 @@ from stages.ingest.guard import each
 from stages.ingest.normal import Item
 from stages.ingest.otel import RawEvent, RawSpan, items_of
 from stages.ingest.otlp_logs import RawRecord, items_of_record
-from stages.ingest.read import Shape
+from stages.ingest.shape import Shape
 
 NAME = "otlp_json"
 _TYPES = frozenset(f"{kind}Value" for kind in ("string", "int", "double", "bool", "array", "kvlist", "bytes"))

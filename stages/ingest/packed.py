@@ -15,6 +15,8 @@ import zstandard
 
 from stages.ingest.limits import limits
 
+PARQUET, ZIP = b"PAR1", b"PK"
+"""What files begin with that are unpacked by their own readers."""
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _STEP = 1 << 18
 _ZSTD_STEP = 1 << 13

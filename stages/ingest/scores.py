@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stages.ingest.normal import Item, Refused, Score
-from stages.ingest.read import Shape
+from stages.ingest.shape import Shape
 from stages.ingest.values import identity, judged, text
 
 NAME = "scores"

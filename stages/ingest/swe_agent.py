@@ -15,8 +15,8 @@ from stages.ingest.answers import answer_of
 from stages.ingest.guard import each
 from stages.ingest.messages import messages_of
 from stages.ingest.normal import Item, Refused, Span
-from stages.ingest.read import Shape
 from stages.ingest.requests import known
+from stages.ingest.shape import Shape
 from stages.ingest.trajectory import ROOT, calls_of, normal, trace_id
 from stages.ingest.values import text, unpacked
 

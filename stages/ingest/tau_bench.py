@@ -11,7 +11,7 @@ from typing import Any
 
 from stages.ingest.guard import each
 from stages.ingest.normal import Item, Refused, Score, Span
-from stages.ingest.read import Shape
+from stages.ingest.shape import Shape
 from stages.ingest.trajectory import ROOT, calls_of, normal, trace_id
 from stages.ingest.values import number
 

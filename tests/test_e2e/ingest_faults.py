@@ -77,9 +77,9 @@ def ingested(arguments: list[str], kill_at: int | None, notes: Path) -> dict[str
 
     def work() -> int:
         from pipeline.cli import main
-        from stages.ingest import read
+        from stages.ingest import pieces
 
-        read.BLOCK = 2000
+        pieces.BLOCK = 2000
         counter = Counter(notes, kill_at)
         counter.install()
         code = main(["ingest", *arguments, "--exec", "progress=off"])

@@ -25,7 +25,7 @@ from pipeline.locks import hold
 from pipeline.pool import Pool, pool_of
 from pipeline.store import Store
 from schemas.errors import StageError
-from stages.ingest import read
+from stages.ingest import pieces
 from tests.test_e2e.kit import own_recipe
 from tests.test_stages.ingest_kit import TRACES
 
@@ -93,7 +93,7 @@ def test_neither_who_reads_what_nor_how_files_are_cut_makes_a_difference(
         yield Dealt([make() for _ in range(3)], order)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(read, "BLOCK", block)
+        patch.setattr(pieces, "BLOCK", block)
         patch.setattr(pipeline.ingest_reading, "pool_of", dealt)
         patch.setattr(pipeline.ingest_making, "pool_of", dealt)
         found = ingested(recipe, tmp_path_factory.mktemp("dealt"), [TRACES / name for name in SAMPLES])

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stages.ingest import read as reading
+from stages.ingest import json_values
 from stages.ingest.formats import BUILT_IN, format_named, formats, read_items
 from stages.ingest.normal import Refused, Score, Span
 from tests.test_stages.ingest_kit import TRACES, counts, held, packed, parquet, read_file, read_value, sample_files
@@ -143,7 +143,7 @@ def test_an_array_cut_short_keeps_what_came_before(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["tau_bench/gpt-4o-airline_rows_0_2.json", "dspy_history/dspy_lm_history_0_8.json"])
 def test_arrays_that_are_large_are_read_item_after_item(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = read_file(TRACES / name)
-    monkeypatch.setattr(reading, "WHOLE", 1 << 10)
+    monkeypatch.setattr(json_values, "WHOLE", 1 << 10)
     streamed = read_file(TRACES / name)
     assert streamed.spans == whole.spans
     assert streamed.scores == whole.scores
@@ -162,7 +162,7 @@ def test_large_objects_are_read_by_their_lists_or_refused(
 ) -> None:
     path = str(TRACES / name)
     whole = read_file(path)
-    monkeypatch.setattr(reading, "WHOLE", 1 << 10)
+    monkeypatch.setattr(json_values, "WHOLE", 1 << 10)
     assert whole.format
     known = format_named(whole.format)
     found = held(read_items(path, known))

@@ -10,7 +10,8 @@ import pytest
 
 from stages.ingest.formats import BUILT_IN, formats
 from stages.ingest.normal import Refused
-from stages.ingest.read import Value, read_values
+from stages.ingest.read import read_values
+from stages.ingest.shape import Value
 from tests.test_stages.ingest_kit import TRACES, counts, parquet, read_file, read_value, sample_files
 from tests.test_stages.ingest_values import VALUES
 

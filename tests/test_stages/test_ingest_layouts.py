@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stages.ingest import read as reading
+from stages.ingest import json_values
 from tests.test_stages.ingest_kit import Held, packed, read_file
 from tests.test_stages.ingest_values import CHAT, SAID, VALUES
 
@@ -82,7 +82,7 @@ def test_documents_that_break_off_leave_those_before(
 ) -> None:
     chats = [{"id": f"c{place}", "messages": [*CHAT, SAID]} for place in range(20)]
     data = b"\n".join(map(pretty, chats))
-    monkeypatch.setattr(reading, "WHOLE", size)
+    monkeypatch.setattr(json_values, "WHOLE", size)
     whole = read_file(packed(tmp_path / "whole", data, "plain"))
     assert ([span.trace for span in whole.spans], whole.refused) == ([f"c{place}" for place in range(20)], [])
     cut = read_file(packed(tmp_path / "cut", data[: len(data) // 2], "plain"))
