@@ -1,7 +1,8 @@
 """What each stage's version stands for: a digest of its code, and of the code of ours that it uses.
 
-Comments, docstrings and layout do not count. `python -m tests.stage_versions` records the state of now; do that after
-raising a stage's VERSION, or after a change that cannot change any result.
+Comments, docstrings and layout do not count. Ingest, which no run meets by name, is recorded with all of its package:
+formats are found by their names there, not imported. `python -m tests.stage_versions` records the state of now; do that
+after raising a stage's VERSION, or after a change that cannot change any result.
 """
 
 from __future__ import annotations
@@ -12,16 +13,19 @@ import json
 from functools import cache
 from pathlib import Path
 
-from pipeline.stages_in_order import STAGES
+from pipeline import stages_in_order
 from schemas.canonical import canonical_json, digest
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = Path(__file__).with_suffix(".json")
+PACKAGES = {"ingest": "stages.ingest.snapshot"}
+"""Stages that are a package below `stages`, and the module of theirs that holds the version."""
+STAGES = (*stages_in_order.STAGES, *PACKAGES)
 
 
 def current() -> dict[str, dict[str, object]]:
     """Version and code digest of every stage as the tree is now."""
-    return {name: {"version": _version(name), "code": code_digest(f"stages.{name}")} for name in STAGES}
+    return {name: {"version": _version(name), "code": code_digest(*modules_of(name))} for name in STAGES}
 
 
 def recorded() -> dict[str, dict[str, object]]:
@@ -30,10 +34,18 @@ def recorded() -> dict[str, dict[str, object]]:
     return record
 
 
-def code_digest(module: str) -> str:
-    """Digest of a module's code and of every module below `stages` that it imports, at any depth."""
+def modules_of(stage: str) -> list[str]:
+    """The modules that a stage consists of, those aside that they import."""
+    if stage not in PACKAGES:
+        return [f"stages.{stage}"]
+    package = f"stages.{stage}"
+    return [f"{package}.{path.stem}" for path in sorted((ROOT / "stages" / stage).glob("*.py"))]
+
+
+def code_digest(*modules: str) -> str:
+    """Digest of the code of modules and of every module below `stages` that they import, at any depth."""
     seen: dict[str, str] = {}
-    waiting = [module]
+    waiting = list(modules)
     while waiting:
         name = waiting.pop()
         path = _path(name)
@@ -52,7 +64,7 @@ def _read(path: Path) -> tuple[str, list[str]]:
 
 
 def _version(stage: str) -> int:
-    version: int = importlib.import_module(f"stages.{stage}").VERSION
+    version: int = importlib.import_module(PACKAGES.get(stage, f"stages.{stage}")).VERSION
     return version
 
 
