@@ -8,6 +8,7 @@ from typing import Any
 
 from pipeline.store import MANIFEST, check_files, read_manifest
 from pipeline.tombstones import refuse_deleted, tombstone_of
+from schemas.addresses import is_address
 from schemas.errors import DataError, RecipeError
 from schemas.recipe import Recipe
 from stages.contract import Artifact
@@ -34,6 +35,20 @@ def open_snapshot(folder: Path) -> Artifact:
     return artifact
 
 
+def refuse_missing(recipe: Recipe, root: Path) -> None:
+    """Stop when a recipe names a snapshot that is not there.
+
+    Raises:
+        RecipeError: saying where it was looked for.
+    """
+    named = recipe.traces.snapshot
+    if named is not None and not (place_of(root, named) / MANIFEST).exists():
+        raise RecipeError(
+            f"traces.snapshot: no snapshot at {_where(root, named)}. `mmgrpo ingest` prints the folder, or the "
+            "address, of the one that it makes: name that"
+        )
+
+
 def refuse_forgotten(recipe: Recipe, root: Path) -> None:
     """Stop when a recipe names a snapshot that was deleted by request.
 
@@ -45,9 +60,13 @@ def refuse_forgotten(recipe: Recipe, root: Path) -> None:
         if stone is not None:
             instead = f"set {name} to {stone.successor}" if stone.successor else f"set {name} to something else"
             raise RecipeError(
-                f"{name}: {root / str(value)} was {stone}. In the recipe, {instead}: `mmgrpo run` then makes anew "
-                "what the traces had reached, from the last clean policy on"
+                f"{name}: {_where(root, str(value))} was {stone}. In the recipe, {instead}: `mmgrpo run` then makes "
+                "anew what the traces had reached, from the last clean policy on"
             )
+
+
+def _where(root: Path, named: str) -> str:
+    return named if is_address(named) else str(root / named)
 
 
 def parent_of(folder: Path, recipe: Mapping[str, Any], params: Mapping[str, Any]) -> Artifact:

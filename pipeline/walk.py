@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline.jobs import Job
 from pipeline.remote.attached import fetch
-from pipeline.snapshots import refuse_forgotten
+from pipeline.snapshots import refuse_forgotten, refuse_missing
 from pipeline.teaching import Taught, identify_teachers, teacher_job, teacher_roles
 from schemas.canonical import digest_file
 from schemas.recipe import Recipe
@@ -91,6 +91,7 @@ def identify(recipe: Recipe, root: Path, cache: str | None) -> Setup:
     rules_of(recipe)
     objective_of(recipe)
     check_sampling(recipe)
+    refuse_missing(recipe, root)
     refuse_forgotten(recipe, root)
     data = digest_file(data_path(recipe, root))
     program = load_program(recipe, root)

@@ -16,6 +16,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from schemas.addresses import is_address
 from schemas.canonical import canonical_json
 from schemas.errors import ContractError, DataError, RecipeError, Violation
 from schemas.examples import EXAMPLES, example_row
@@ -80,6 +81,11 @@ def data_path(recipe: Recipe, root: Path) -> Path:
     path = place_of(root, recipe.examples.path)
     if (path / TABLE).is_file():
         return path / TABLE
+    if is_address(recipe.examples.path) and not path.is_file():
+        raise RecipeError(
+            f"examples.path: no snapshot at {recipe.examples.path}. An address names a snapshot, as `mmgrpo ingest "
+            "--snapshots` prints it; any other data file lies on this machine"
+        )
     if not path.is_file():
         raise RecipeError(f"examples.path: no file at {path}. The path starts at the recipe's folder.")
     return path

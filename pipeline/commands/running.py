@@ -37,6 +37,7 @@ def closing(folder: Path, report: LiveReport) -> None:
     page = report.finish()
     say(cost_line(folder))
     for name, adapter in newest_adapters(folder).items():
-        say(f"Adapter: {adapter}" if name == SHARED_NAME else f"Adapter {name}: {adapter}")
+        copy = f" (its copy here: {adapter})" if shown(str(adapter)) != str(adapter) else ""
+        say(f"Adapter{'' if name == SHARED_NAME else f' {name}'}: {shown(str(adapter))}{copy}")
     if page is not None:
         say(f"Report: {shown(str(page))}")

@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from pipeline.remote.failing import advice
 from schemas.addresses import without_secrets
 from schemas.errors import RecipeError, StageError
 from schemas.installing import install
@@ -38,6 +39,8 @@ class Storage:
 
     def __init__(self, address: str, system: Any, base: str) -> None:
         self.address, self.system, self._base = address.rstrip("/"), system, base.rstrip("/")
+        self._answered = False
+        """Whether this process had an answer of it: before that nothing can have been committed."""
 
     def __str__(self) -> str:
         return self.address
@@ -153,13 +156,9 @@ class Storage:
         except StageError:
             raise
         except Exception as error:
-            said = " ".join((str(error) or type(error).__name__).split())
-            raise StageError(
-                without_secrets(
-                    f"{self.address}/{key} {what}: {said}. What was committed is kept: see that the storage answers "
-                    "and that the environment has credentials for it, then run the same command again"
-                )
-            ) from error
+            kept = ". What was committed is kept" if self._answered else ""
+            raise _told(f"{self.address}/{key} {what}", error, self.address, kept) from error
+        self._answered = True
 
 
 class Disk(Storage):
@@ -211,12 +210,18 @@ def open_storage(scheme: str, host: str) -> Storage:
         extra = f"; {install(EXTRAS[scheme])}" if scheme in EXTRAS else ""
         raise RecipeError(f"{address}: {error}{extra}") from None
     except Exception as error:
-        raise StageError(without_secrets(f"{address}: {error}")) from error
+        raise _told(address, error, address) from error
     if scheme in ("s3", "s3a"):
         from pipeline.remote.s3 import S3
 
         return S3(address, system, base)
     return (Disk if scheme in ("file", "local") else Storage)(address, system, base)
+
+
+def _told(what: str, error: Exception, address: str, more: str = "") -> StageError:
+    said = " ".join((str(error) or type(error).__name__).split()).rstrip(".")
+    todo = advice(error, address, EXTRAS.get(address.partition(":")[0]))
+    return StageError(without_secrets(f"{what}: {said}. {todo}{more}"))
 
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs": "az", "abfss": "az"}

@@ -20,6 +20,7 @@ from schemas.errors import DataError, RecipeError
 from schemas.parquet import read_rows
 from schemas.policies import POLICIES, SHARED
 from stages.contract import Artifact
+from stages.places import place_of
 
 
 @dataclass(frozen=True)
@@ -128,8 +129,8 @@ def find_adapter(adapters: Adapters, named: str, folder: Path) -> str:
 
     Args:
         adapters: of the run.
-        named: an adapter's folder or weights file, also a copy of one elsewhere; or the first digits of its digest, or
-            of the policy that it alone makes.
+        named: an adapter's folder or weights file, also a copy of one elsewhere, or its address; or the first digits
+            of its digest, or of the policy that it alone makes.
         folder: the run's.
 
     Raises:
@@ -138,7 +139,10 @@ def find_adapter(adapters: Adapters, named: str, folder: Path) -> str:
     """
     from pipeline.tracing.find import one_id
 
-    path = Path(named)
+    try:
+        path = place_of(Path(), named)
+    except ValueError as error:
+        raise RecipeError(f"--adapter: {error}") from None
     if path.exists():
         return _of_files(adapters, path, folder)
     policies = [policy for policy in adapters.graph.policies if policy.startswith(named)]

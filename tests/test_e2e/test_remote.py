@@ -56,7 +56,12 @@ def test_a_run_is_the_same_from_every_machine(
     assert (first[0], second[0], third[0]) == ("run", "status", "ingest")  # the last has a test of its own
     on(monkeypatch, tmp_path / "here")
     assert mmgrpo(*first, *QUICK) == 0
-    assert f"Report: {address}/report.html" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"Report: {address}/report.html" in said
+    assert (adapter := re.search(rf"^Adapter: ({address}/\S+) \(its copy here: (\S+)\)$", said, re.MULTILINE))
+    assert (Path(adapter[2]) / "adapter_config.json").is_file()
+    assert mmgrpo("lineage", address, "--adapter", adapter[1]) == 0
+    capsys.readouterr()
     on(monkeypatch, tmp_path / "elsewhere")
     assert mmgrpo(*second) == 0
     assert "1 iteration(s)" in capsys.readouterr().out
@@ -142,9 +147,36 @@ def test_a_bucket_that_is_not_there_is_told(
 ) -> None:
     on(monkeypatch, tmp_path)
     assert mmgrpo("status", "s3://no-such-bucket/runs/a") == 4
-    assert "s3://no-such-bucket/runs/a cannot be listed" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "s3://no-such-bucket/runs/a cannot be listed" in said
+    assert "make the bucket: aws s3 mb s3://no-such-bucket" in said
+    assert "committed" not in said  # nothing was
     assert mmgrpo("status", f"{address}-other") == 3
     assert f"{address}-other/run.json: no such file" in capsys.readouterr().err
+
+
+def test_without_credentials_it_is_told_which_to_set(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on(monkeypatch, tmp_path)
+    fsspec.filesystem("s3").clear_instance_cache()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    assert mmgrpo("status", address) == 4
+    assert "(set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("field", ["traces.snapshot", "examples.path"])
+def test_a_snapshot_that_is_not_there_is_told_by_its_address(
+    field: str, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on(monkeypatch, tmp_path)
+    assert mmgrpo("plan", TINY, "--set", f"{field}={address}") == 2
+    said = capsys.readouterr().err
+    assert f"{field}: no snapshot at {address}." in said
+    assert "Errno" not in said
 
 
 def test_a_snapshot_at_an_address_is_added_to_and_named_in_recipes(

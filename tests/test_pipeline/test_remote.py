@@ -25,6 +25,7 @@ from pipeline.release.chain import append, held, read_chain
 from pipeline.release.records import now
 from pipeline.remote.artifacts import Artifacts
 from pipeline.remote.attached import mirror_of
+from pipeline.remote.failing import advice
 from pipeline.remote.lease import VARIABLE, Lease
 from pipeline.remote.storage import Storage, open_storage
 from pipeline.runfile import RunFile, read_run, write_run
@@ -441,6 +442,24 @@ def test_storage_that_fails_is_told_and_leaves_nothing_half_made(
         assert found(mirror) is None
     with here.on(on_s3) as folder, Store(folder / "artifacts").begin("group", KEY, QUIET) as out:
         assert out.taken_up() is not None
+
+
+@pytest.mark.parametrize(
+    ("error", "extra", "told"),
+    [
+        (
+            PermissionError("Access Denied"),
+            "s3",
+            "do not allow that at x://b, or have run out: give it others (set AWS_",
+        ),
+        (FileNotFoundError("The specified bucket does not exist."), "gs", "gcloud storage buckets create x://b"),
+        (OSError("The specified container does not exist."), "az", "There is no x://b: correct the address; then"),
+        (TimeoutError(), "s3", "See that the storage answers (AWS_ENDPOINT_URL says"),
+        (OSError("?"), None, "See that the storage answers, then type the same again"),
+    ],
+)
+def test_what_to_do_about_storage_depends_on_what_failed(error: Exception, extra: str | None, told: str) -> None:
+    assert told in advice(error, "x://b", extra)
 
 
 def test_a_store_that_forgets_conditions_is_told(
