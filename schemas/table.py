@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -21,7 +22,10 @@ REWARD_BOUND = 1e6
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule that every row keeps. `broken` builds a boolean Polars expression, true where it is not kept."""
+    """A rule that every row keeps. `broken` builds a boolean Polars expression, true where it is not kept.
+
+    It is a function of a module, or a `partial` of one, so that a table can be sent to other processes.
+    """
 
     name: str
     broken: Callable[[], pl.Expr]
@@ -49,54 +53,54 @@ def column(name: str, type_: pa.DataType, *, null: bool = False) -> pa.Field:
 
 def one_of(name: str, values: tuple[str, ...]) -> Rule:
     """The column, where not null, is one of `values`."""
+    return Rule(f"{name} is one of {', '.join(values)}", partial(_none_of, name, values), (name,))
 
-    def broken() -> pl.Expr:
-        import polars as pl
 
-        return ~pl.col(name).is_in(list(values))
+def _none_of(name: str, values: tuple[str, ...]) -> pl.Expr:
+    import polars as pl
 
-    return Rule(f"{name} is one of {', '.join(values)}", broken, (name,))
+    return ~pl.col(name).is_in(list(values))
 
 
 def bounded(name: str, low: float = -REWARD_BOUND, high: float = REWARD_BOUND) -> Rule:
     """The column, where not null, is finite and within [low, high]."""
+    return Rule(f"{name} is finite and within [{low:g}, {high:g}]", partial(_outside, name, low, high), (name,))
 
-    def broken() -> pl.Expr:
-        import polars as pl
 
-        return ~(pl.col(name).is_finite() & pl.col(name).is_between(low, high))
+def _outside(name: str, low: float, high: float) -> pl.Expr:
+    import polars as pl
 
-    return Rule(f"{name} is finite and within [{low:g}, {high:g}]", broken, (name,))
+    return ~(pl.col(name).is_finite() & pl.col(name).is_between(low, high))
 
 
 def not_negative(name: str) -> Rule:
     """The column, where not null, is at least 0."""
+    return Rule(f"{name} is at least 0", partial(_negative, name), (name,))
 
-    def broken() -> pl.Expr:
-        import polars as pl
 
-        return pl.col(name) < 0
+def _negative(name: str) -> pl.Expr:
+    import polars as pl
 
-    return Rule(f"{name} is at least 0", broken, (name,))
+    return pl.col(name) < 0
 
 
 def finite_lists(name: str) -> Rule:
     """Every element of the list column is present and finite."""
+    return Rule(f"{name} holds finite numbers only", partial(_not_finite, name), (name,))
 
-    def broken() -> pl.Expr:
-        import polars as pl
 
-        return ~pl.col(name).list.eval(pl.element().is_finite().fill_null(False)).list.all()
+def _not_finite(name: str) -> pl.Expr:
+    import polars as pl
 
-    return Rule(f"{name} holds finite numbers only", broken, (name,))
+    return ~pl.col(name).list.eval(pl.element().is_finite().fill_null(False)).list.all()
 
 
 def same_length(left: str, right: str) -> Rule:
     """Two list columns have equal lengths wherever both are present."""
+    return Rule(f"{left} and {right} have equal lengths", partial(_other_length, left, right), (left, right))
 
-    def broken() -> pl.Expr:
-        import polars as pl
 
-        return pl.col(left).list.len() != pl.col(right).list.len()
+def _other_length(left: str, right: str) -> pl.Expr:
+    import polars as pl
 
-    return Rule(f"{left} and {right} have equal lengths", broken, (left, right))
+    return pl.col(left).list.len() != pl.col(right).list.len()

@@ -1,1 +1,1 @@
-"""Work shared by a Ray cluster. Ray is imported by `cluster`, `crew` and `ranges` alone, inside functions."""
+"""Work shared by a Ray cluster. Ray is imported inside functions of this package alone."""

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-import pickle
 import platform
 import resource
 import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pipeline.on_ray.named import OURS, Named, found
 from pipeline.provenance import package_versions
 from schemas.canonical import digest, digest_file
 from schemas.errors import DataError, LockedError, MmgrpoError, RecipeError, StageError
@@ -35,6 +35,25 @@ class Setting:
     """Environment variables, keys of endpoints among them."""
     folder: str
     """Where the command was typed: programs may open files relative to it."""
+    packages: tuple[str, ...] = OURS
+    """Those whose functions may be called."""
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """Something that lies in Ray's store until it is opened.
+
+    What a function is called with comes out of the store before it; this does not. To take it out imports the modules
+    of all that is in it, some of which settle at once how many threads they compute with.
+    """
+
+    reference: Any
+
+    def open(self) -> Any:
+        """What is in it."""
+        import ray
+
+        return ray.get(self.reference)
 
 
 @dataclass(frozen=True)
@@ -121,17 +140,18 @@ class Actor:
     def __init__(self, setting: Setting) -> None:
         self._refused: Refused | None = None
         self._held: tuple[int, Any] | None = None
+        self._packages = setting.packages
         try:
             enter(setting)
         except MmgrpoError as error:
             self._refused = refusal(error)
 
-    def begin(self, number: int, make: bytes) -> Said:
-        """Make the state of a number, unless it is the one at hand."""
+    def begin(self, number: int, make: Parcel) -> Said:
+        """Make the state of a number, unless it is the one at hand. The parcel holds a `Named`."""
         try:
             if self._refused is None and (self._held is None or self._held[0] != number):
                 self._held = None
-                self._held = number, pickle.loads(make)()  # noqa: S301 - sent by the command that started this process
+                self._held = number, found(make.open(), self._packages)()
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is told
             return Said(refused=refusal(error))
         if self._refused is not None or self._held is None:
@@ -139,11 +159,11 @@ class Actor:
         leaves = getattr(self._held[1], "leaves", None)
         return Said(result=Ready(socket.gethostname(), leaves), core_seconds=core_seconds())
 
-    def work(self, step: bytes, tasks: Mapping[str, Any]) -> Iterator[Said]:
+    def work(self, step: Named, tasks: Mapping[str, Any]) -> Iterator[Said]:
         """Do some tasks, and say of each what came of it."""
         assert self._held is not None
         try:
-            for name, result in pickle.loads(step)(self._held[1], tasks):  # noqa: S301 - as above
+            for name, result in found(step, self._packages)(self._held[1], tasks):
                 yield Said(name, result, core_seconds=core_seconds())
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is told
             yield Said(refused=refusal(error))
@@ -156,13 +176,12 @@ class Actor:
         return core_seconds()
 
 
-def do(setting: Setting, step: bytes, task: bytes) -> Said:
-    """Do one task that needs no state."""
+def do(setting: Setting, step: Parcel, task: Parcel) -> Said:
+    """Do one task that needs no state. The step's parcel holds a `Named`."""
     before = core_seconds()
     try:
         enter(setting)
-        function: Callable[[Any], Any] = pickle.loads(step)  # noqa: S301 - as above
-        result = function(pickle.loads(task))  # noqa: S301 - as above
+        result = found(step.open(), setting.packages)(task.open())
     except BaseException as error:  # noqa: BLE001 - as above
         return Said(refused=refusal(error))
     return Said(result=result, core_seconds=core_seconds() - before)

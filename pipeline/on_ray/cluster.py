@@ -17,7 +17,7 @@ from typing import Any
 
 from pipeline.metering import Meter
 from pipeline.on_ray.actor import Setting, build
-from pipeline.on_ray.crew import Note, Wanted
+from pipeline.on_ray.members import Note, Wanted
 from pipeline.on_ray.session import folder_of_session
 from pipeline.on_ray.workers import RayWorkers, Several
 from pipeline.pool import Pool, cores

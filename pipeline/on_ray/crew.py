@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from pipeline.on_ray.actor import Actor, Ready, Said, Setting
+from pipeline.on_ray.actor import Actor, Parcel, Said
+from pipeline.on_ray.members import Member, Queue, Wanted
+from pipeline.on_ray.named import named
 from schemas.errors import StageError
-from schemas.execution_ray import RaySection
 
 AHEAD = 2
 """Bundles of tasks that an actor has been given at most: the one that it works on, and one that waits there."""
@@ -21,64 +20,7 @@ UNREAD = 8
 TICK_S = 1.0
 TOLD_S = 20.0
 """After so many seconds without an actor it is said what is waited for."""
-Bundle = dict[str, Any]
-Note = Callable[[str], None]
 Spoilt = Callable[[Path | None], Mapping[str, Any]]
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What each actor takes of the cluster, and how many there may be."""
-
-    actors: int
-    options: Mapping[str, Any]
-    setting: Setting
-    section: RaySection
-    note: Note
-    room: Callable[[], str]
-    """What the cluster has, in words."""
-
-
-@dataclass(eq=False)
-class Member:
-    """An actor, as it is seen from here."""
-
-    handle: Any
-    beginning: Any = None
-    """What `begin` will say; None once it has."""
-    state: int = 0
-    """Number of the state that it has, or makes."""
-    ready: Ready | None = None
-    flights: dict[Any, Bundle] = field(default_factory=dict)
-    """What it was given and has not handed back, in order, by the stream of its results."""
-    spent: float = 0.0
-    dead: bool = False
-
-
-@dataclass
-class Queue:
-    """Tasks that nobody has yet. They are asked for when somebody is free: none is held in vain."""
-
-    source: Iterator[tuple[str, Any]]
-    size: int
-    held_back: Callable[[], bool]
-    again: deque[Bundle] = field(default_factory=deque)
-    over: bool = False
-
-    def take(self) -> Bundle:
-        """The next tasks; none where there are none, or none for now."""
-        if self.again:
-            return self.again.popleft()
-        if self.over or self.held_back():
-            return {}
-        found = dict(islice(self.source, self.size))
-        self.over = len(found) < self.size
-        return found
-
-    @property
-    def empty(self) -> bool:
-        """Whether none will come any more."""
-        return self.over and not self.again
 
 
 class Crew:
@@ -89,7 +31,7 @@ class Crew:
         self._members: list[Member] = []
         self._states = 0
         self._made: Any = None
-        self._make = b""
+        self._make: Parcel | None = None
         self._tries: Counter[str] = Counter()
         self._lost_at_start = 0
         self._since = time.monotonic()
@@ -130,7 +72,7 @@ class Crew:
         import ray
 
         self._begin_with(make)
-        told = ray.put(ray.cloudpickle.dumps(step))
+        told = ray.put(named(step))
         queue = Queue(iter(tasks), bundle, held_back)
         while True:
             self._staff(min(self._wanted.actors, most or self._wanted.actors))
@@ -166,7 +108,7 @@ class Crew:
 
         if self._made is not None and self._made == make:
             return
-        self._made, self._make, self._states = make, ray.cloudpickle.dumps(make), self._states + 1
+        self._made, self._make, self._states = make, Parcel(ray.put(named(make))), self._states + 1
         for member in self._members:
             member.ready = None
             self._begin(member)

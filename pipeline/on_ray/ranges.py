@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.on_ray.actor import Said, Setting, do
-from pipeline.on_ray.crew import Note, brief
+from pipeline.on_ray.actor import Parcel, Said, Setting, do
+from pipeline.on_ray.crew import brief
+from pipeline.on_ray.members import Note
+from pipeline.on_ray.named import named
 from schemas.errors import StageError
 
 
@@ -28,15 +30,15 @@ class Tasks:
         """See `Workers.map`."""
         import ray
 
-        told, waiting = ray.put(ray.cloudpickle.dumps(step)), deque[tuple[int, Any, Any]]()
+        told, waiting = Parcel(ray.put(named(step))), deque[tuple[int, Parcel, Any]]()
         begin = ray.remote(do).options(num_cpus=1, max_retries=0)
 
-        def send(task: bytes) -> Any:
+        def send(task: Parcel) -> Any:
             return begin.remote(self.setting, told, task)
 
         try:
             for number, task in enumerate(tasks):
-                packed = ray.put(ray.cloudpickle.dumps(task))
+                packed = Parcel(ray.put(task))
                 waiting.append((number, packed, send(packed)))
                 if len(waiting) >= self.at_once:
                     yield self._done(*waiting.popleft(), send)
@@ -46,7 +48,7 @@ class Tasks:
             for *_, reference in waiting:
                 ray.cancel(reference, force=True)
 
-    def _done(self, number: int, packed: Any, reference: Any, send: Callable[[Any], Any]) -> Any:
+    def _done(self, number: int, packed: Parcel, reference: Any, send: Callable[[Parcel], Any]) -> Any:
         """The result of a task, tried again where its process died."""
         import ray
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any, TypeVar
 
-from pipeline.on_ray.crew import Crew, Wanted
+from pipeline.on_ray.crew import Crew
+from pipeline.on_ray.members import Wanted
 from pipeline.on_ray.ranges import Tasks
 from pipeline.pool import Pool
 

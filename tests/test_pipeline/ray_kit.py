@@ -92,6 +92,25 @@ def square_or_die(folder: Path, task: int) -> int:
     return task * task
 
 
+@dataclass(frozen=True)
+class WithTable:
+    """State of an actor that is sent a table."""
+
+    table: Any
+
+
+def threads_beside(held: Any, task: Any) -> tuple[int, int, int]:
+    """Rows of two tables, and the threads that Polars computes with here."""
+    import polars as pl
+
+    return held.height, task.height, pl.thread_pool_size()
+
+
+def threads(state: WithTable, tasks: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, int, int]]]:
+    for name, task in tasks.items():
+        yield name, threads_beside(state.table, task)
+
+
 def told_env(state: Made, tasks: Mapping[str, str]) -> Iterator[tuple[str, str | None]]:
     for name, task in tasks.items():
         yield name, os.environ.get(task)

@@ -18,8 +18,9 @@ from pipeline.cli import main
 from pipeline.metering import Meter
 from pipeline.on_ray.cluster import Cluster, cluster_of
 from pipeline.on_ray.crew import AHEAD
+from pipeline.on_ray.named import OURS
 from pipeline.on_ray.workers import RayWorkers
-from pipeline.pool import pool_of
+from pipeline.pool import cores, pool_of
 from pipeline.store import Store, read_manifest
 from schemas.errors import DataError, RecipeError, StageError
 from schemas.examples import example_row
@@ -49,6 +50,8 @@ SETTINGS = {
     "env": ("KIT_SECRET",),
     "examples": 2,
 }
+KIT = (*OURS, "tests")
+"""Whose functions workers are sent by these tests."""
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +62,9 @@ def cluster() -> Iterator[Cluster]:
     ):
         patch.setenv("KIT_SECRET", "hush")
         assert made is not None
-        assert made.wanted().actors == 2
+        wanted = made.wanted()
+        assert wanted.actors == 2
+        made._wanted = replace(wanted, setting=replace(wanted.setting, packages=KIT))
         yield made
 
 
@@ -117,6 +122,29 @@ def test_errors_keep_their_kind_and_a_defect_its_traceback(workers: RayWorkers, 
 def test_a_task_that_kills_every_actor_ends_the_stage_and_is_named(cluster: Cluster, tmp_path: Path) -> None:
     with cluster.workers() as workers, pytest.raises(StageError, match="2 actors died while they worked on 3"):
         list(workers.stream(partial(kit.Made, tmp_path), kit.dies_always, {"3": 3}, runs=1))
+
+
+def test_workers_know_how_many_threads_they_have_before_they_import_what_computes(
+    workers: RayWorkers, tmp_path: Path
+) -> None:
+    """Polars settles it at its import, and what a worker is sent holds a table."""
+    table = pl.DataFrame({"x": [1, 2]})
+    assert list(workers.map(partial(kit.threads_beside, table), [table])) == [(2, 2, 1)]
+    made = workers.stream(partial(kit.WithTable, table), kit.threads, {"a": table}, runs=1)
+    assert dict(made) == {"a": (2, 2, 1)}
+    assert pl.thread_pool_size() == cores()
+
+
+def test_a_worker_refuses_to_call_what_is_not_ours(cluster: Cluster, tmp_path: Path) -> None:
+    wanted = cluster.wanted()
+    workers = RayWorkers(
+        lambda: replace(wanted, setting=replace(wanted.setting, packages=OURS)), 8, cluster.tasks_at_once
+    )
+    with pytest.raises(StageError, match=r"asked to call square of tests.test_pipeline.ray_kit; expected"):
+        list(workers.map(kit.square, range(3)))
+    with pytest.raises(StageError, match=r"asked to call Made of tests.test_pipeline.ray_kit; expected"):
+        list(workers.stream(partial(kit.Made, tmp_path), kit.pids, numbers(1), runs=1))
+    workers.close(kindly=False)
 
 
 def test_another_build_is_refused_and_says_what_differs(cluster: Cluster, tmp_path: Path) -> None:
