@@ -11,7 +11,7 @@ import pytest
 from pipeline.ingest_spooling import spooled_in, taken_over
 from pipeline.ingest_steps import Lying, Read, Reading, read_piece
 from stages.ingest.chunks import Chunks
-from stages.ingest.read import Piece
+from stages.ingest.pieces import Piece
 
 CHAT = (
     b'{"messages": [{"role": "user", "content": "Two and two?"}, {"role": "assistant", "content": "4"}], "id": "%d"}\n'
