@@ -15,6 +15,7 @@ from packaging.requirements import Requirement
 from pipeline.doctor_engines import engine_findings
 from pipeline.doctor_ray import ray_finding
 from pipeline.finding import Finding
+from pipeline.launching.settings import crowded
 from schemas.errors import RecipeError
 from schemas.execution import Execution
 
@@ -23,7 +24,7 @@ def examine(execution: Execution) -> list[Finding]:
     """Look at Python, packages, device, threads, model and engines."""
     cache = Path(execution.cache) if execution.cache else None
     found = [_python(), *_packages(), _device(), _precision(), _model(cache), *engine_findings(execution)]
-    return [*found, ray_finding(execution), _disk(Path.cwd())]
+    return [*found, *_processes(execution), ray_finding(execution), _disk(Path.cwd())]
 
 
 def _python() -> Finding:
@@ -77,6 +78,13 @@ def _model(cache: Path | None) -> Finding:
     except RecipeError as error:
         return Finding("small model", "not ready", False, str(error).splitlines()[-1])
     return Finding("small model", f"smollm2-135m-instruct, digest {base.digest[:12]}, in {base.path}")
+
+
+def _processes(execution: Execution) -> list[Finding]:
+    """Nothing, unless the train stage is to run as several."""
+    if not execution.train.several:
+        return []
+    return [Finding("train.processes", crowded(execution) or f"{execution.train.processes} on this machine")]
 
 
 def _disk(folder: Path) -> Finding:

@@ -60,10 +60,7 @@ def load_execution(path: Path | None, settings: list[str]) -> Execution:
         raise RecipeError(f"execution settings{where} are not valid:\n{describe_errors(error, Execution)}") from None
     for name in execution.report_to:
         _check_installed(name)
-    cache = execution.cache and str(Path(execution.cache).absolute())  # a program may change the working folder
-    config = execution.train.config and str(Path(execution.train.config).absolute())
-    train = execution.train.model_copy(update={"config": config})
-    return execution.model_copy(update={"cache": cache, "train": train})
+    return execution
 
 
 def _check_installed(tracker: str) -> None:

@@ -16,7 +16,7 @@ from pipeline import runfile
 from pipeline.choices import chosen, load_state
 from pipeline.jobs import Job, key_of
 from pipeline.launching.making import run_here, threaded
-from pipeline.launching.settings import check_launch, refuse_nodes
+from pipeline.launching.settings import check_launch, crowded, refuse_nodes
 from pipeline.locks import hold
 from pipeline.metering import meter_of
 from pipeline.on_ray.cluster import Cluster, cluster_of
@@ -253,6 +253,8 @@ def open_run(loaded: LoadedRecipe, execution: Execution, folder: Path, reporter:
         StageError: when the folder cannot be written or the disk is full.
     """
     check_launch(execution, loaded.recipe)
+    if note := crowded(execution):
+        reporter.note(note)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with (

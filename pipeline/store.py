@@ -168,7 +168,7 @@ class PartialArtifact:
         _sync(target.parent)
         if self._mirror is not None:
             self._mirror.artifacts.send_shard(self._final, name, target)
-        self._beat()
+        self.beat()
 
     def committed(self, prefix: str = "") -> dict[str, Path]:
         """Committed shards by name."""
@@ -186,7 +186,7 @@ class PartialArtifact:
     def progress(self, done: int, total: int, unit: str, **figures: float | str) -> None:
         """Pass progress on."""
         self._reporter.update(done, total, unit, figures)
-        self._beat()
+        self.beat()
 
     def telemetry(self, **figures: float) -> None:
         """Add to the telemetry, which lives on through kills."""
@@ -201,7 +201,8 @@ class PartialArtifact:
         _sync(temporary)
         temporary.replace(path)
 
-    def _beat(self) -> None:
+    def beat(self) -> None:
+        """Note what was spent, if some seconds have passed since the last note."""
         if time.monotonic() - self._noted > BEAT_S:
             if self._mirror is not None:
                 self._mirror.guard(self._final)

@@ -15,6 +15,11 @@ Positive = Annotated[int, Field(gt=0)]
 Tracker = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 
 
+def absolute(path: str | None) -> str | None:
+    """A path that holds after a program has changed the working folder."""
+    return path and str(Path(path).absolute())
+
+
 class ServerSection(BaseModel):
     """Where a server of the student's base model is, for `engine = "server"`."""
 
@@ -90,6 +95,11 @@ class LaunchSection(BaseModel):
     """A file of `accelerate config` that shards the base over the processes by FSDP. What else it says of the launch
     must agree with the settings here."""
 
+    @field_validator("config")
+    @classmethod
+    def _from_here(cls, value: str | None) -> str | None:
+        return absolute(value)
+
     @field_validator("rendezvous")
     @classmethod
     def _address(cls, value: str | None) -> str | None:
@@ -155,6 +165,11 @@ class Execution(BaseModel):
     log in stays in their environment variables (WANDB_API_KEY, MLFLOW_TRACKING_URI, …) and is written nowhere."""
     report_dir: str | None = None
     """Folder for what trackers write on this machine; default: `trackers` in the run folder."""
+
+    @field_validator("cache")
+    @classmethod
+    def _from_here(cls, value: str | None) -> str | None:
+        return absolute(value)
 
     @field_validator("report_to", mode="before")
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from pipeline.commands.arguments import iterations_argument, recipe_arguments
 from pipeline.terminal import say
@@ -19,8 +20,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def do(options: argparse.Namespace) -> int:
     """`mmgrpo plan RECIPE`."""
     from pipeline.commands.resolved import iterations_of, resolve
+    from pipeline.launching.settings import crowded
     from pipeline.plan import plan, render
 
     loaded, execution, folder = resolve(options)
     say(render(plan(loaded, folder, iterations_of(options, loaded), execution.cache)))
+    if note := crowded(execution):
+        say(note, file=sys.stderr)
     return 0

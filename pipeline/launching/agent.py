@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,9 @@ def main(folder: Path, parent: int, config: str, size: int, arguments: list[str]
         ]
         (folder / FAILURES).write_text(json.dumps(found))
         return 1
+    finally:
+        if os.getppid() != parent:  # it was killed, and nobody else takes the folder away
+            shutil.rmtree(folder, ignore_errors=True)
     return 0
 
 

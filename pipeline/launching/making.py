@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 import sys
-from typing import Any
+from typing import Any, Protocol
 
 from pipeline.launching.description import LINK, Description
 from pipeline.launching.link import Link
+from pipeline.launching.said import Said
 from pipeline.launching.settings import Launch, launch_of
 from pipeline.launching.team import started
 from schemas.execution import Execution
@@ -19,8 +20,15 @@ BEAT_S = 0.2
 """How often processes are looked at."""
 
 
+class Kept(Out, Protocol):
+    """The `Out` of a command, which keeps account of what it spends."""
+
+    def beat(self) -> None:
+        """Note what was spent, if some seconds have passed since the last note."""
+
+
 def run_here(
-    stage: Stage, key: str, inputs: Inputs, recipe: Recipe, execution: Execution, *, out: Out
+    stage: Stage, key: str, inputs: Inputs, recipe: Recipe, execution: Execution, *, out: Kept
 ) -> dict[str, Any]:
     """Run a stage with its lock held. Returns its metrics.
 
@@ -39,14 +47,17 @@ def threaded(execution: Execution) -> Execution:
     return execution if launch is None else execution.model_copy(update={"threads": launch.threads})
 
 
-def _in_processes(launch: Launch, key: str, description: Description, out: Out) -> dict[str, Any]:
+def _in_processes(launch: Launch, key: str, description: Description, out: Kept) -> dict[str, Any]:
     _make_room()
     with started(launch, description, key) as team, Link(team.folder / LINK, out) as link:
         team.begin()
+        said = Said(team.logs)
         while not team.wait(BEAT_S, link.serve):
-            pass
-        link.serve(0)  # what was said last
+            said.tell()
+            out.beat()  # a step may take minutes
+        link.serve(0)  # what was asked last
         team.check()
+        said.tell(last=True)
         if link.metrics is None:
             raise team.lost()
         return link.metrics

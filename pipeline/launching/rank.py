@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from schemas.errors import MmgrpoError
 def main(folder: Path) -> int:
     """Take part in the stage. Process 0 tells the command that started it what came of it."""
     end_with(os.getppid())
+    _hush()
     own_device()  # before anything starts CUDA
     from stages import train
 
@@ -30,10 +32,16 @@ def main(folder: Path) -> int:
         else:
             out = LinkedOut(folder / LINK, job.partial / SCRATCH)
             out.done(train.run(job.inputs, job.recipe, job.execution, out))
-    except (MmgrpoError, OSError) as error:
+    except (MmgrpoError, OSError) as error:  # raised by the command that started this process
         note(folder, str(rank), error)
-        raise
+        return 1
     return 0
+
+
+def _hush() -> None:
+    """Transformers advises to use a launcher, which this process was started by."""
+    logger = logging.getLogger("transformers.training_args")
+    logger.addFilter(lambda record: "parallel_mode" not in record.getMessage())
 
 
 if __name__ == "__main__":

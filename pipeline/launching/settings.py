@@ -54,9 +54,7 @@ def launch_of(execution: Execution) -> Launch | None:
     told = execution.train
     if not told.several:
         return None
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    given = os.environ.get("OMP_NUM_THREADS", "")
-    threads = execution.threads or (int(given) if given.isdecimal() else max(1, cores // told.processes))
+    threads = _threads(execution)
     if execution.device != "cpu" and 0 < (gpus := visible_gpus()) < told.processes:
         raise RecipeError(
             f"train.processes = {told.processes}, but this machine shows {gpus} GPU(s), and each process needs its "
@@ -65,6 +63,20 @@ def launch_of(execution: Execution) -> Launch | None:
     if told.nodes == 1:
         return Launch(told.processes, 1, 0, None, told.config, threads)
     return Launch(told.processes, told.nodes, _node_rank(execution), _rendezvous(execution), told.config, threads)
+
+
+def crowded(execution: Execution) -> str | None:
+    """What to know before processes train on fewer cores than they have threads; None where there is nothing."""
+    told, threads, cores = execution.train, _threads(execution), _cores()
+    if told.processes == 1 or told.processes * threads <= cores or (execution.device != "cpu" and visible_gpus()):
+        return None
+    fewer = [f"--exec train.processes={cores}"] if told.processes > cores else []
+    fewer += ["--exec threads=1"] if threads > 1 else []
+    each = f" of {threads} threads each" if threads > 1 else ""
+    return (
+        f"train.processes = {told.processes}: {told.processes} processes{each} on {cores} core(s) take turns, and all "
+        f"wait for the last at every step. Faster: {' '.join(fewer)}"
+    )
 
 
 def check_launch(execution: Execution, recipe: Recipe) -> None:
@@ -124,6 +136,16 @@ def visible_gpus() -> int:
     if told is not None:
         return len([each for each in told.split(",") if each.strip() and each.strip() != "-1"])
     return len(list(_DRIVER.glob("*"))) if _DRIVER.is_dir() else 0
+
+
+def _threads(execution: Execution) -> int:
+    """Threads of each process."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return execution.threads or (int(given) if given.isdecimal() else max(1, _cores() // execution.train.processes))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _node_rank(execution: Execution) -> int:

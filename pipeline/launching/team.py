@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline.launching.description import Description
 from pipeline.launching.failures import failure
+from pipeline.launching.place import own_folder
 from pipeline.launching.settings import Launch
 from schemas.errors import StageError
 
@@ -22,18 +22,14 @@ PATIENCE_S = 600
 GRACE_S = 45.0
 """How long torchrun has to end its processes; it kills those that do not obey after 30 seconds."""
 SOURCE = Path(__file__).resolve().parent.parent.parent
-_LONGEST = 60
-"""Of a path that sockets are made below: they take some hundred characters in all."""
 
 
 @contextmanager
 def started(launch: Launch, description: Description, key: str) -> Iterator[Team]:
     """A node's processes, started now; at the end of the block none is left, whatever happened."""
-    where = "/tmp" if len(tempfile.gettempdir()) > _LONGEST else None  # noqa: S108 - a folder of our own in it
-    with tempfile.TemporaryDirectory(prefix="mmgrpo-", dir=where) as name:
-        folder = Path(name)
+    with own_folder() as (folder, lock):
         description.write(folder)
-        team = Team(launch, folder, key)
+        team = Team(launch, folder, lock, key)
         try:
             yield team
         finally:
@@ -43,8 +39,8 @@ def started(launch: Launch, description: Description, key: str) -> Iterator[Team
 class Team:
     """torchrun as a child, and below it the processes."""
 
-    def __init__(self, launch: Launch, folder: Path, key: str) -> None:
-        self.launch, self.folder, self._key = launch, folder, key
+    def __init__(self, launch: Launch, folder: Path, lock: int, key: str) -> None:
+        self.launch, self.folder, self._lock, self._key = launch, folder, lock, key
         self._process: subprocess.Popen[bytes] | None = None
 
     def begin(self) -> None:
@@ -58,10 +54,16 @@ class Team:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                pass_fds=(self._lock,),  # held until torchrun has ended, also where this process is killed
             )
 
+    @property
+    def logs(self) -> Path:
+        """Where torchrun puts the output of each process."""
+        return self.folder / "logs"
+
     def _arguments(self) -> list[str]:
-        launch, logs = self.launch, str(self.folder / "logs")
+        launch, logs = self.launch, str(self.logs)
         words = ["--nproc_per_node", str(launch.processes), "--nnodes", str(launch.nodes), "--max_restarts", "0"]
         words += ["--log_dir", logs, "--redirects", "3", "--no_python"]
         if launch.rendezvous is None:
@@ -90,7 +92,7 @@ class Team:
             launch = self.launch
             node = f" (node {launch.node_rank} of {launch.nodes})" if launch.nodes > 1 else ""
             told = (self.folder / "agent.log").read_text(errors="replace")
-            raise failure(self.folder, self.folder / "logs", told, launch.size, node)
+            raise failure(self.folder, self.logs, told, launch.size, node)
 
     def lost(self) -> StageError:
         """For processes that ended well without a result."""

@@ -14,6 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pipeline.launching.description import LINK
+from pipeline.store import BEAT_S
 from schemas.telemetry import read_attempts
 from tests.test_e2e.kit import ROOT, TINY, artifact, mmgrpo
 from tests.test_e2e.test_processes import TORCHRUN, launch
@@ -76,10 +78,17 @@ def disturbed(folder: Path, disturb: Callable[[subprocess.Popen[str]], None]) ->
         time.sleep(0.02)
     all_of_it = below(process)
     assert len(all_of_it) >= 3
+    (place,) = {
+        Path(path)
+        for each in all_of_it
+        for path in each.cmdline()
+        if "/mmgrpo-train-" in path and LINK in {item.name for item in Path(path).glob("*")}
+    }
     disturb(process)
     _, told = process.communicate(timeout=300)
     _, alive = psutil.wait_procs(all_of_it, timeout=60)
     assert not alive
+    assert not place.exists()
     assert not artifact_made(folder)
     return process.returncode, told
 
@@ -92,6 +101,17 @@ def taken(folder: Path) -> int:
     """Steps of the last checkpoint."""
     found = list((folder / "artifacts" / "train").glob(".*.partial/.scratch/turns/*/checkpoint-*"))
     return max((int(path.name.removeprefix("checkpoint-")) for path in found), default=0)
+
+
+def killed_while_a_step_takes_long(process: subprocess.Popen[str]) -> None:
+    """What it takes is noted meanwhile."""
+    (partial,) = Path(process.args[-3]).glob("artifacts/train/.*.partial")
+    rank(process, 0).suspend()
+    before = read_attempts(partial)[-1].seconds
+    time.sleep(BEAT_S + 2)
+    assert read_attempts(partial)[-1].seconds >= before + BEAT_S
+    process.kill()
+    rank(process, 0).resume()
 
 
 def test_killed_in_every_way_it_ends_with_the_bytes_of_an_undisturbed_launch_by_hand(
@@ -108,7 +128,7 @@ def test_killed_in_every_way_it_ends_with_the_bytes_of_an_undisturbed_launch_by_
     assert (code, "interrupted" in told) == (143, True)
     code, told = disturbed(folder, lambda process: process.send_signal(signal.SIGINT))
     assert (code, "interrupted" in told) == (130, True)
-    code, _ = disturbed(folder, lambda process: process.kill())
+    code, _ = disturbed(folder, killed_while_a_step_takes_long)
     assert code == -signal.SIGKILL
     process = begun(folder, "--exec", "train.processes=2")
     _, told = process.communicate(timeout=600)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -15,10 +17,13 @@ from typing import Any
 
 import pytest
 
+from pipeline.doctor import _processes
 from pipeline.launching.agent import main as agent
 from pipeline.launching.failures import FAILURES, failure, note
 from pipeline.launching.link import Link, LinkedOut
-from pipeline.launching.settings import check_launch, launch_of, refuse_nodes
+from pipeline.launching.place import own_folder
+from pipeline.launching.said import Said
+from pipeline.launching.settings import check_launch, crowded, launch_of, refuse_nodes
 from pipeline.launching.team import _environment
 from pipeline.recipes import load_execution, load_recipe
 from schemas.errors import ContractError, DataError, MmgrpoError, RecipeError, StageError, Violation
@@ -150,6 +155,8 @@ def test_the_file_is_found_from_wherever_the_command_was_typed(tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     execution = load_execution(None, ["train.processes=2", "train.config=fsdp.yaml"])
     assert execution.train.config == str(tmp_path / "fsdp.yaml")
+    assert settings(processes=2, config="fsdp.yaml").train.config == str(tmp_path / "fsdp.yaml")
+    assert Execution(cache="models").cache == str(tmp_path / "models")
 
 
 class Kept:
@@ -253,6 +260,78 @@ def test_a_started_process_ends_when_its_parent_was_killed(tmp_path: Path) -> No
         time.sleep(0.1)
 
 
+def test_what_a_killed_command_left_goes_with_the_next_once_its_processes_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    code = """
+import subprocess, sys, time, pipeline.launching.place as place
+with place.own_folder() as (made, lock):
+    heir = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"], pass_fds=(lock,))
+    print(made, heir.pid, flush=True)
+    time.sleep(120)
+"""
+    with tempfile.TemporaryDirectory(dir="/tmp") as below:
+        monkeypatch.setattr("tempfile.tempdir", below)
+        environment = os.environ | {"TMPDIR": below}
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=ROOT, env=environment)
+        assert process.stdout
+        theirs, heir = process.stdout.readline().decode().split()
+        process.kill()
+        process.wait()
+        with own_folder() as (mine, _):
+            assert sorted(Path(below).iterdir()) == sorted([mine, Path(theirs)])
+        os.kill(int(heir), signal.SIGKILL)
+        process.stdout.read()  # until the heir has ended too
+        with own_folder() as (mine, _):
+            assert list(Path(below).iterdir()) == [mine]
+        assert not list(Path(below).iterdir())
+
+
+def test_what_process_0_says_is_said_as_it_comes_but_for_a_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs = {stream: tmp_path / "x" / "attempt_0" / "0" / f"{stream}.log" for stream in ("stdout", "stderr")}
+    logs["stdout"].parent.mkdir(parents=True)
+    said = Said(tmp_path)
+    said.tell()
+    logs["stdout"].write_text("View the run at http://a/b\n3 calls are n")
+    logs["stderr"].write_text("a warning\nTraceback (most recent call last):\n  File …\n")
+    said.tell()
+    assert capsys.readouterr() == ("View the run at http://a/b\n", "a warning\n")
+    with logs["stdout"].open("a") as file:
+        file.write("ot trained on")
+    said.tell()
+    assert capsys.readouterr() == ("", "")
+    said.tell(last=True)
+    assert capsys.readouterr() == ("3 calls are not trained on\n", "Traceback (most recent call last):\n  File …\n")
+
+
+@pytest.mark.parametrize(
+    ("execution", "told"),
+    [
+        (settings(processes=2), None),
+        (settings(processes=3), "3 processes on 2 core(s) take turns.*--exec train.processes=2$"),
+        (settings(processes=2).model_copy(update={"threads": 2}), "2 processes of 2 threads each.*: --exec threads=1$"),
+    ],
+)
+def test_processes_that_must_take_turns_are_told_before_they_start(
+    execution: Execution, told: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    said = crowded(execution)
+    assert said is None if told is None else re.search(told.replace("(s)", r"\(s\)"), str(said))
+
+
+def test_plan_and_doctor_tell_of_processes_that_must_take_turns(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert mmgrpo("plan", TINY, "--run-dir", tmp_path, "--exec", "train.processes=500") == 0
+    assert "train.processes = 500: 500 processes on" in capsys.readouterr().err
+    (finding,) = _processes(settings(processes=500))
+    assert finding.fine
+    assert "train.processes = 500: 500 processes on" in finding.state
+
+
 def ended(folder: Path, *exits: int) -> None:
     found = [{"rank": rank, "local_rank": rank, "exit": code} for rank, code in enumerate(exits) if code]
     (folder / FAILURES).write_text(json.dumps(found))
@@ -333,7 +412,7 @@ def test_a_file_that_accelerate_does_not_take_is_an_error_of_the_settings(
     monkeypatch.setattr("pipeline.launching.agent.end_with", lambda _: None)
     file = tmp_path / "fsdp.yaml"
     file.write_text("distributed_type: FSDP\nmystery: 1\n")
-    assert agent(tmp_path, os.getpid(), str(file), 2, ["--nnodes", "1", "x"]) == 2
+    assert agent(tmp_path, os.getppid(), str(file), 2, ["--nnodes", "1", "x"]) == 2
     error = failure(tmp_path, tmp_path / "logs", "", 2, "")
     assert isinstance(error, RecipeError)
     assert "accelerate does not take it" in str(error)
