@@ -16,7 +16,7 @@ from stages.engines.signals import ContextOverflowError
 from stages.programs.dspy_calls import RUN, STAMP, RecordedPredict, without_fallback
 from stages.programs.dspy_engine import is_program_lm, program_lm
 from stages.programs.dspy_parallel import install
-from stages.programs.dspy_refine import AdviceIsAModule, stamp_refiners
+from stages.programs.dspy_refine import stamp_refiners
 from stages.programs.imports import describe
 from stages.programs.jsonable import jsonable
 from stages.programs.load import Program, difference
@@ -37,7 +37,7 @@ def dspy_program(module: dspy.Module, saved: dict[str, Any] | None, metric: Metr
     if saved is not None:
         load_prompts(module, saved)
     named = _stamp(module)
-    stamp_refiners(module)
+    callbacks = stamp_refiners(module)
     install()
     adapter = without_fallback(getattr(module, "adapter", None) or dspy.settings.adapter)
     _refuse_other_lms(module, adapter)
@@ -45,7 +45,7 @@ def dspy_program(module: dspy.Module, saved: dict[str, Any] | None, metric: Metr
 
     def context(caller: Caller) -> Any:
         # A trace of its own: BestOfN and Refine read it, and the process-wide one would grow with every run.
-        own = {"trace": [], "disable_history": True, "callbacks": [*dspy.settings.callbacks, AdviceIsAModule()]}
+        own = {"trace": [], "disable_history": True, "callbacks": [*dspy.settings.callbacks, *callbacks]}
         return dspy.context(**{RUN: caller, "lm": student, "adapter": adapter, **own})
 
     def run(inputs: dict[str, Any], caller: Caller) -> Any:

@@ -22,7 +22,9 @@ class AdviceIsAModule(BaseCallback):
             instance.__class__ = RecordedPredict
 
 
-def stamp_refiners(module: dspy.Module) -> None:
-    """Give every Refine its path."""
-    for path, refine in module.named_sub_modules(type_=dspy.Refine):
+def stamp_refiners(module: dspy.Module) -> list[BaseCallback]:
+    """Give every Refine its path; returns the callbacks that its runs need, of which DSPy calls each at every step."""
+    refiners = list(module.named_sub_modules(type_=dspy.Refine))
+    for path, refine in refiners:
         setattr(refine, STAMP, path.removeprefix("self").removeprefix(".") or "refine")
+    return [AdviceIsAModule()] if refiners else []

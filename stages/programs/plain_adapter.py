@@ -69,14 +69,15 @@ def _label(name: str) -> str:
 
 
 def _written(fields: Mapping[str, Any], values: Mapping[str, Any]) -> str:
-    texts = {
-        name: str(format_field_value(field, values[name]))
-        for name, field in fields.items()
-        if values.get(name) is not None
-    }
+    texts = {name: _text(field, values[name]) for name, field in fields.items() if values.get(name) is not None}
     if len(fields) == 1:
         return "".join(texts.values())
     return "\n".join(f"{_label(name)}: {text}" for name, text in texts.items())
+
+
+def _text(field: Any, value: Any) -> str:
+    """As DSPy writes it. A text is its own, without the type adapter that DSPy would make for each."""
+    return value if type(value) is str else str(format_field_value(field, value))
 
 
 def _split(names: list[str], completion: str) -> dict[str, str]:

@@ -2,9 +2,10 @@
 
 Three programs over SmolLM2-135M, the same rollouts for every contestant. Each runs in a process of its own, one after
 another; what it found is kept in the work folder, so that a benchmark that was stopped, or of which one contestant
-failed, goes on with the same command. Figures of other code or other options are never taken up. Ratios are of
-generated tokens a second by the wall; CPU seconds stand beside them, for busy machines. The last line is one JSON
-object. Exit code 1 when a contestant failed.
+failed, goes on with the same command. Figures of other code or other options are never taken up. A result file keeps
+what it has of workloads and contestants that are not measured now, where machine and options are the same; only counts
+may differ from workload to workload. Ratios are of generated tokens a second by the wall; CPU seconds stand beside
+them, for busy machines. The last line is one JSON object. Exit code 1 when a contestant failed.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from schemas.canonical import digest, digest_file
-from tests.benchmarks.rollout_summary import summary, table
+from tests.benchmarks.rollout_summary import joined, summary, table
 from tests.benchmarks.rollout_workloads import ROOT, WORKLOADS
 
 CONTESTANTS = ("ours", "window", "ceiling", "generate", "plain", "vllm", "vllm_window", "vllm_ceiling")
 """In the order they run: the first records what most others are asked."""
-MATTERS = ("base", "dtype", "rollouts", "plain_rollouts", "concurrency", "threads", "cores")
-"""Options that decide figures."""
+SETTING = ("base", "dtype", "threads", "cores")
+COUNTS = ("rollouts", "plain_rollouts", "concurrency")
+"""Options that decide figures; the counts may differ from workload to workload."""
 
 
 def options() -> argparse.Namespace:
@@ -112,7 +114,7 @@ def _identity(chosen: argparse.Namespace) -> dict[str, Any]:
     files = [file for part in parts for file in sorted((ROOT / part).rglob("*.py"))]
     files += sorted((ROOT / "tests/benchmarks").glob("*rollout*.py"))
     code = digest({str(file.relative_to(ROOT)): digest_file(file) for file in files})
-    return {name: getattr(chosen, name) for name in MATTERS} | {"code": code, "machine": _machine()}
+    return {name: getattr(chosen, name) for name in SETTING + COUNTS} | {"code": code, "machine": _machine()}
 
 
 def main(chosen: argparse.Namespace) -> int:
@@ -130,12 +132,23 @@ def main(chosen: argparse.Namespace) -> int:
             found[workload][who] = each["figures"]
             packages["vllm" if who.startswith("vllm") else "transformers"] = each.get("packages", {})
         print("\n" + table({workload: found[workload]}) + "\n", flush=True)
-    about = {"device": _machine(), **{name: getattr(chosen, name) for name in MATTERS}, "packages": packages}
-    result = about | summary(found)
-    print(json.dumps({name: value for name, value in result.items() if name != "packages"}))
+    setting = {name: getattr(chosen, name) for name in SETTING}
+    counts = {name: getattr(chosen, name) for name in COUNTS}
+    about = {"device": _machine(), **setting, "packages": packages, "counts": dict.fromkeys(found, counts)}
+    print(json.dumps({name: value for name, value in (about | summary(found)).items() if name != "packages"}))
     if chosen.result:
-        chosen.result.write_text(json.dumps(result, indent=1) + "\n")
+        _write(chosen.result, about | {"workloads": found})
     return int(any("failed" in each for figures in found.values() for each in figures.values()))
+
+
+def _write(file: Path, result: dict[str, Any]) -> None:
+    """The result file, with what it has already of the same machine and setting."""
+    kept = json.loads(file.read_text()) if file.is_file() else {}
+    if all(kept.get(name) == result[name] for name in ("device", *SETTING)):
+        result = joined(kept, result)
+    elif kept:
+        print(f"{file} was of another machine or with other options: nothing of it is kept", flush=True)
+    file.write_text(json.dumps(result | summary(result["workloads"]), indent=1) + "\n")
 
 
 def _present(chosen: argparse.Namespace) -> list[str]:

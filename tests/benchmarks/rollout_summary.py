@@ -20,10 +20,10 @@ NAMES = {
     "plain": "`dspy.Evaluate`, a call at a time",
     "generate": "plain `generate`, 64 rows a batch",
     "ours": "**ours, embedded**",
-    "window": "the embedded engine alone, 64 at a time",
+    "window": "the embedded engine alone, as many at a time",
     "ceiling": "the embedded engine alone, all at once",
     "vllm": "**ours, vLLM**",
-    "vllm_window": "vLLM alone, 64 at a time",
+    "vllm_window": "vLLM alone, as many at a time",
     "vllm_ceiling": "vLLM alone, all at once",
 }
 """What tables call contestants, in their order."""
@@ -69,9 +69,29 @@ def summary(found: Found) -> dict[str, Any]:
     return {"wanted": wanted, "of_best_ceiling": best, "workloads": found}
 
 
+def joined(kept: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """A new result beside what an older one has of other workloads, and of other contestants on the same counts."""
+    counts, workloads = kept["counts"] | new["counts"], dict(kept["workloads"])
+    for name, figures in new["workloads"].items():
+        same = kept["counts"].get(name) == new["counts"][name]
+        workloads[name] = (workloads[name] if same else {}) | figures
+    order = [name for name in TITLES if name in workloads]
+    return {
+        **new,
+        "packages": kept["packages"] | new["packages"],
+        "counts": {name: counts[name] for name in order},
+        "workloads": {name: workloads[name] for name in order},
+    }
+
+
 def _share(found: Mapping[str, Figures], who: str) -> str:
     to = "vllm_ceiling" if who.startswith("vllm") else "ceiling"
     return _optional(ratio(found, who, to), ".0%")
+
+
+def _by_cpu(figures: Figures) -> str:
+    """Generated tokens for each second of a core: what a busy machine changes least."""
+    return f"{figures['generated_per_second'] * figures['seconds'] / figures['cpu_seconds']:,.1f}"
 
 
 def _optional(value: float | None, form: str) -> str:
@@ -82,6 +102,7 @@ _COLUMNS: dict[str, Callable[[Mapping[str, Figures], str], str]] = {
     "s": lambda found, who: f"{found[who]['seconds']:.1f}",
     "CPU s": lambda found, who: f"{found[who]['cpu_seconds']:.1f}",
     "generated tokens/s": lambda found, who: f"{found[who]['generated_per_second']:,.0f}",
+    "generated tokens/CPU s": lambda found, who: _by_cpu(found[who]),
     "prefilled tokens/s": lambda found, who: f"{found[who]['prefilled_per_second']:,.0f}",
     "rollouts a minute": lambda found, who: _optional(found[who].get("rollouts_per_minute"), ",.0f"),
     "of its engine's ceiling": _share,
@@ -116,13 +137,22 @@ def in_readme(readme: str, name: str, result: Mapping[str, Any] | None) -> str:
 
 def _about(result: Mapping[str, Any]) -> str:
     """What the figures were read on."""
-    fewer = result.get("plain_rollouts", result["rollouts"])
-    part = "" if fewer == result["rollouts"] else f"; the plain ways made {fewer} of them"
     names = {found["engine"] for each in result["workloads"].values() for found in each.values() if "engine" in found}
     return (
-        f"{result['rollouts']} rollouts of each program, {result['concurrency']} in flight, on {result['device']}, "
-        f"{result['threads']} threads{part}. Engines: {', '.join(sorted(names))}."
+        f"{_counts(result['counts'])} On {result['device']}, {result['threads']} threads. "
+        f"Engines: {', '.join(sorted(names))}."
     )
+
+
+def _counts(counts: Mapping[str, Mapping[str, int]]) -> str:
+    """How many rollouts were made, a sentence for all workloads of the same counts."""
+    titles: dict[str, list[str]] = {}
+    for name, made in counts.items():
+        fewer = made["plain_rollouts"]
+        part = "" if fewer == made["rollouts"] else f"; the plain ways made {fewer} of them"
+        sentence = f"{made['rollouts']} rollouts, {made['concurrency']} in flight{part}"
+        titles.setdefault(sentence, []).append(TITLES[name])
+    return " ".join(f"{', '.join(names)}: {sentence}." for sentence, names in titles.items())
 
 
 def main(result: Path, readme: Path) -> None:

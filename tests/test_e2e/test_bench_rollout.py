@@ -15,7 +15,7 @@ from stages.engines.interface import Request, Sampling
 from tests.benchmarks.rollout_contestants import one_at_a_time
 from tests.benchmarks.rollout_meter import Meter, cpu_seconds, peak_bytes
 from tests.benchmarks.rollout_plain import devset, plain_program, scored
-from tests.benchmarks.rollout_summary import in_readme, summary, table
+from tests.benchmarks.rollout_summary import in_readme, joined, summary, table
 from tests.benchmarks.rollout_workloads import read_requests, task, write_requests
 from tests.test_e2e.kit import ROOT
 from tests.test_stages.programs_kit import CharEngine
@@ -45,11 +45,47 @@ def test_the_readme_shows_the_figures_that_are_kept(result: Path) -> None:
 
 
 def test_a_table_takes_the_place_of_the_old_one() -> None:
-    result = {"rollouts": 8, "concurrency": 4, "threads": 2, "device": "d", "workloads": {"banking77": {}}}
+    counts = {"rollouts": 8, "plain_rollouts": 8, "concurrency": 4}
+    result = {"counts": {"banking77": counts}, "threads": 2, "device": "d", "workloads": {"banking77": {}}}
     written = in_readme("above\n<!-- a.json -->\nold\n<!-- /a.json -->below\n", "a.json", result)
-    assert written.startswith("above\n<!-- a.json -->\n8 rollouts")
+    assert written.startswith("above\n<!-- a.json -->\nBanking77: 8 rollouts, 4 in flight. On d")
     assert written.endswith("|\n<!-- /a.json -->below\n")
     assert "old" not in written
+
+
+def test_a_new_result_keeps_what_was_measured_of_others_on_the_same_counts() -> None:
+    many, few = ({"rollouts": count, "plain_rollouts": count, "concurrency": count} for count in (64, 8))
+    old = {
+        "dtype": "float32",
+        "packages": {"vllm": {"vllm": "1"}},
+        "counts": {"papillon": many, "multihop": many},
+        "workloads": {"papillon": {"ours": 1, "plain": 2}, "multihop": {"ours": 3, "plain": 4}},
+    }
+    new = {
+        "dtype": "float32",
+        "packages": {"transformers": {"torch": "2"}},
+        "counts": {"banking77": many, "papillon": many, "multihop": few},
+        "workloads": {"banking77": {"ours": 5}, "papillon": {"ours": 6}, "multihop": {"ours": 7}},
+    }
+    found = joined(old, new)
+    assert found["counts"] == {"banking77": many, "papillon": many, "multihop": few}
+    assert list(found["workloads"]) == ["banking77", "papillon", "multihop"]
+    assert found["workloads"] == {
+        "banking77": {"ours": 5},
+        "papillon": {"ours": 6, "plain": 2},
+        "multihop": {"ours": 7},
+    }
+    assert found["packages"] == {"vllm": {"vllm": "1"}, "transformers": {"torch": "2"}}
+
+
+def test_workloads_of_other_counts_are_told_apart() -> None:
+    counts = {name: {"rollouts": 64, "plain_rollouts": 8, "concurrency": 64} for name in ("banking77", "papillon")}
+    counts["multihop"] = {"rollouts": 24, "plain_rollouts": 24, "concurrency": 24}
+    result = {"counts": counts, "threads": 2, "device": "d", "workloads": {}}
+    assert (
+        "\nBanking77, PAPILLON: 64 rollouts, 64 in flight; the plain ways made 8 of them. "
+        "multi-hop: 24 rollouts, 24 in flight. On d, 2 threads."
+    ) in in_readme("<!-- a.json -->\n<!-- /a.json -->", "a.json", result)
 
 
 def test_wanted_ratios_are_told_as_they_are() -> None:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import dspy
 import pydantic
 import pytest
+from dspy.adapters.utils import format_field_value
 
 from stages.engines.interface import Request, Sampling
 from stages.programs.dspy_program import dspy_program
@@ -270,6 +271,32 @@ def test_copies_that_refine_makes_keep_their_paths_and_its_advice_is_a_module_to
     assert [row["parse_status"] for row in finished.invocations] == ["ok"] * 5
     assert "A hint to the module" in finished.invocations[2]["messages"]
     assert not any(row["concurrent"] for row in finished.invocations)
+
+
+def test_dspy_calls_nothing_back_in_a_program_without_refine():
+    class Looking(dspy.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.ask = dspy.Predict("x -> y")
+
+        def forward(self, x: str) -> Any:
+            self.ask(x=x)
+            return [type(callback).__name__ for callback in dspy.settings.callbacks]
+
+    class Refining(Looking):
+        def __init__(self) -> None:
+            super().__init__()
+            self.best = dspy.Refine(dspy.Predict("x -> y"), N=2, reward_fn=lambda *_: 0.0, threshold=1.0)
+
+    assert run(Looking(), CharEngine(advise)).outcome.output == "[]"
+    assert run(Refining(), CharEngine(advise)).outcome.output == '["AdviceIsAModule"]'
+
+
+@pytest.mark.parametrize("value", ["", "two\nlines", 'a "b" \\ é \x00', '{"a": 1}', "[1, 2]", "3", "None"])
+def test_the_plain_adapter_writes_a_text_as_dspy_does(value: str):
+    signature = dspy.ensure_signature("x -> y")
+    field = signature.input_fields["x"]
+    assert PlainAdapter().format_user_message_content(signature, {"x": value}) == format_field_value(field, value)
 
 
 def test_a_module_in_a_loop_has_an_invocation_each_time_round():
