@@ -29,6 +29,7 @@ WORDS = {
     "server": "a server that fails in {} ways",
     "program crashes": "200 rollouts at once, one in twenty crashes; kills meanwhile",
     "object store": "a run at an S3 address: its machine is killed, another goes on; the store answers 503 for a while",
+    "ray": "a worker of Ray's is killed in rollout, evaluate, group or ingest, or the command that it works for",
     "settings": "fields of the recipe set to what they cannot be",
 }
 WAYS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,18 +28,24 @@ from schemas.examples import example_row
 from schemas.execution import Execution
 from schemas.telemetry import read_attempts
 from stages.contract import Inputs
+from stages.engines import factory
+from stages.engines.models import resolve_base
 from stages.grouping.rules import rules_of
 from stages.grouping.sources import policy_ages
 from stages.grouping.tables import open_tables
 from stages.grouping.write import write_tables
 from stages.programs.shards import sample
 from stages.programs.shared import Shared, shared_by
-from tests.test_e2e.kit import own_recipe
+from tests.chaos.servers import OneByOne
+from tests.chaos.soak_ends import digests
+from tests.test_e2e.kit import RECIPE, own_recipe, run
+from tests.test_e2e.teachers_kit import artifact_of
 from tests.test_pipeline import ray_kit as kit
 from tests.test_pipeline.test_ingest_processes import RECORDED, SAMPLES
 from tests.test_stages import group_kit
 from tests.test_stages.ingest_kit import TRACES
 from tests.test_stages.programs_kit import FolderOut, recipe_of
+from tests.test_stages.server_kit import Dialect
 
 pytestmark = pytest.mark.ray
 SETTINGS = {
@@ -273,6 +280,41 @@ def test_a_snapshot_made_by_actors_is_the_one_that_this_process_makes(cluster: C
     assert manifest.digest == RECORDED
     (attempt,) = read_attempts(path)
     assert attempt.core_seconds
+
+
+TAUGHT = """
+[lms.other]
+kind = "base"
+[teachers.other]
+lm = "other"
+rollouts = 1
+"""
+
+
+def test_a_teachers_rollouts_and_scores_by_actors_are_byte_for_byte_those_made_here(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """What samples is a server that computes one request at a time, so that its numbers do not depend on company."""
+    recipe = own_recipe(tmp_path / "own", recipe=RECIPE + TAUGHT)
+    server = OneByOne(resolve_base("tiny-random", tmp_path, None), Dialect(), "tiny")
+    asked = ("--set", "run.iterations=1", "--exec", "engine=server", "--exec", f"server.urls={server.url}")
+    here, there = tmp_path / "here", tmp_path / "there"
+    try:
+        assert run(recipe, here, *asked) == 0
+        shutil.copytree(here, there)
+        scored = max((here / "artifacts" / "evaluate").glob("[!.]*"), key=lambda path: path.stat().st_mtime)
+        again = [artifact_of(there, "teacher.other").path, there / scored.relative_to(here)]
+        for folder in again:
+            shutil.rmtree(folder)
+        shared = ("executor=ray", "ray.actors=1", "ray.cpus=0.25", "ray.examples=1")
+        assert run(recipe, there, *asked, *(f"--exec={each}" for each in shared)) == 0
+    finally:
+        factory.release()
+        server.close()
+    assert digests(there) == digests(here)
+    for folder in again:
+        (attempt,) = read_attempts(folder)
+        assert attempt.core_seconds, "that of actors is counted"
 
 
 def test_a_cluster_has_room_or_says_that_it_has_none(cluster: Cluster) -> None:
