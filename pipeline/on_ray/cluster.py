@@ -120,6 +120,8 @@ class Cluster:
             except Exception as error:  # noqa: BLE001 - Ray raises bare ones too
                 where = "on this machine" if address is None else f"at {address}"
                 text = " ".join(str(error).split())
+                if isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError):
+                    text += _token()
                 self.close()
                 raise StageError(
                     f"Ray {where} cannot be used: {text}. `mmgrpo doctor --exec executor=ray` looks into it; "
@@ -195,6 +197,12 @@ class Cluster:
             sys.modules["ray"].shutdown()
         self.connected = self.own = self._ours = False
         self._held.close()
+
+
+def _token() -> str:
+    """What to try where a cluster answers and lets nobody in: Ray shows no token unless it is told to."""
+    told = os.environ.get("RAY_AUTH_MODE") is not None
+    return "" if told else " (where the cluster asks for a token, set RAY_AUTH_MODE=token)"
 
 
 def _reach(address: str) -> None:

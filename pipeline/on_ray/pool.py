@@ -96,8 +96,9 @@ def _check_shared(leaves: Path, within_s: float = 20.0) -> None:
     while not leaves.is_dir():
         if time.monotonic() > until:
             raise DataError(
-                f"an actor writes into {leaves}, which is not there on this machine: the folder of snapshots must be "
-                "on a file system that all machines share (--snapshots), or use --exec executor=local"
+                f"an actor writes into {leaves}, which is not there on this machine: the folder of snapshots "
+                "(--snapshots; of an address, its mirror in $MMGRPO_CACHE) must be on a file system that all machines "
+                "share, or use --exec executor=local"
             )
         time.sleep(0.2)
 

@@ -73,7 +73,8 @@ class Same:
         if lost := [folder for folder in folders if not folder.is_dir()]:
             raise DataError(
                 f"{lost[0]} is not there on {socket.gethostname()}, where a worker runs. The recipe's folder and the "
-                "run folder must be at the same paths on all machines: put them on a file system that they share"
+                "run folder must be at the same paths on all machines; where the run folder is an address, so must "
+                "$MMGRPO_CACHE, which holds its mirror. Put them on a file system that all machines share"
             )
 
     def code(self) -> None:

@@ -331,3 +331,20 @@ Cluster(Execution.model_validate({"executor": "ray", "ray": {"address": "127.0.0
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert "StageError: Ray at 127.0.0.1:1 cannot be used: [Errno 111] Connection refused." in done.stderr
+
+
+def test_a_cluster_that_asks_for_a_token_is_told_of(cluster: Cluster) -> None:
+    import ray
+
+    code = f"""
+from pipeline.on_ray.cluster import Cluster
+from schemas.execution import Execution
+address = {ray.get_runtime_context().gcs_address!r}
+Cluster(Execution.model_validate({{"executor": "ray", "ray": {{"address": address}}}}), None, print).connect()
+"""
+    there = {name: value for name, value in os.environ.items() if name != "RAY_AUTH_MODE"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=there, capture_output=True, text=True, check=False, timeout=200)
+    assert "cannot be used: Failed to connect to Ray cluster" in done.stderr
+    assert "set RAY_AUTH_MODE=token)" in done.stderr
+    subprocess.run(command, env=there | {"RAY_AUTH_MODE": "token"}, check=True, timeout=200)
