@@ -1,7 +1,7 @@
 """What chaos found: one file of figures, and the README's table of them.
 
-`python -m tests.chaos.summary RESULT README` writes the table; `--suite FILE`, `--soak FILE` and `--kinds` put new
-figures into the result before.
+`python -m tests.chaos.summary RESULT README` writes the table; `--suite FILE` (of all families or some), `--soak FILE`
+and `--kinds` put new figures into the result before.
 """
 
 from __future__ import annotations
@@ -80,6 +80,15 @@ def kinds(found: Mapping[str, int] | None) -> str:
     return f"Kinds of bad input that tests hand in and see refused: {found['kinds']:,} (`python -m tests.chaos.kinds`)."
 
 
+def joined(before: Mapping[str, Any] | None, new: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of a suite's families, those of some of them new."""
+    from tests.chaos.suite import FAMILIES, total
+
+    held = {} if before is None else before["families"]
+    found = {**held, **new["families"]}
+    return total({name: found[name] for name in FAMILIES if name in found}, new["seed"])
+
+
 def in_readme(readme: str, result: Mapping[str, Any]) -> str:
     """The README with the table in its place."""
     place = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
@@ -97,9 +106,10 @@ def main() -> None:
     parser.add_argument("--kinds", action="store_true")
     options = parser.parse_args()
     result = json.loads(options.result.read_text()) if options.result.exists() else {}
-    for name in ("suite", "soak"):
-        if (file := getattr(options, name)) is not None:
-            result[name] = json.loads(file.read_text())
+    if options.suite is not None:
+        result["suite"] = joined(result.get("suite"), json.loads(options.suite.read_text()))
+    if options.soak is not None:
+        result["soak"] = json.loads(options.soak.read_text())
     if options.kinds:
         from tests.chaos import kinds as counting
 
