@@ -12,7 +12,7 @@ import pytest
 
 from tests.test_e2e.kit import ROOT, TINY, artifact, mmgrpo, state
 
-KILLS = 5
+KILLS = 4
 """Times that each job of an iteration is killed; a kill too late for what is left of a job hits between two jobs."""
 
 

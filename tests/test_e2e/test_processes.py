@@ -118,6 +118,7 @@ def test_other_commands_are_refused(
     assert "launched as 2 processes" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_launch_that_cannot_be_followed_ends_in_words_and_trains_nothing(grouped: Path, tmp_path: Path) -> None:
     shutil.copytree(grouped, tmp_path / "run")
     common = [TINY, "--exec", "progress=off", "--run-dir", tmp_path / "run"]

@@ -270,7 +270,7 @@ sys.exit(main({arguments}))
 """The command line, in a process that is killed when a teacher's runs are made and not yet rendered."""
 
 
-@pytest.mark.parametrize("unit", ["invocation", "trajectory"])
+@pytest.mark.parametrize("unit", [pytest.param("invocation", marks=pytest.mark.slow), "trajectory"])
 def test_a_plain_functions_teacher_is_an_adapter_or_an_lm_and_is_replayed_with_the_student(
     taught: Path, tmp_path: Path, unit: str
 ) -> None:

@@ -55,16 +55,19 @@ class TestTransformersEngine(EngineConformance):
 
 
 @pytest.mark.real_model
+@pytest.mark.parametrize(
+    ("dtype", "mean", "worst"),
+    [("float32", 1e-4, 1e-3), pytest.param("bfloat16", 0.1, 1.0, marks=pytest.mark.slow)],
+)
 def test_the_real_models_logprobs_are_those_of_a_teacher_forced_forward_pass(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], dtype: str, mean: float, worst: float
 ):
     base = resolve_base("smollm2-135m-instruct", Path())
     adapter = make_adapter(base, tmp_path / "adapter", 1, scale=0.02)
-    for dtype, mean, worst in (("float32", 1e-4, 1e-3), ("bfloat16", 0.1, 1.0)):
-        engine = TransformersEngine(base, dtype, 2048)
-        real = Subject(engine, base, 2048, (adapter,), adapter, mean, worst, lambda: None)
-        prompts = real.prompts(2)
-        requests = requests_for(prompts, 2, TWENTY) + requests_for(prompts, 1, TWENTY, adapter)
-        told = real.assert_near(requests, engine.generate(requests))
-        with capsys.disabled():
-            print(f"\n{engine.name} against transformers in float32, real model: {told}")
+    engine = TransformersEngine(base, dtype, 2048)
+    real = Subject(engine, base, 2048, (adapter,), adapter, mean, worst, lambda: None)
+    prompts = real.prompts(2)
+    requests = requests_for(prompts, 2, TWENTY) + requests_for(prompts, 1, TWENTY, adapter)
+    told = real.assert_near(requests, engine.generate(requests))
+    with capsys.disabled():
+        print(f"\n{engine.name} against transformers in float32, real model: {told}")

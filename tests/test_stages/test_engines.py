@@ -294,20 +294,3 @@ def test_bfloat16_logprobs_stay_near_those_of_float32(base: BaseModel) -> None:
         [of_tokens(full_logprobs(model, *pair), pair[1]) - torch.tensor(pair[1].logprobs) for pair in pairs]
     )
     assert apart.abs().mean() < 0.03
-
-
-@pytest.mark.real_model
-def test_the_real_models_logprobs_are_those_of_a_plain_forward_pass(tmp_path: Path) -> None:
-    from stages.engines.models import resolve_base
-
-    base = resolve_base("smollm2-135m-instruct", Path())
-    engine = TransformersEngine(base, "float32", 2048)
-    adapter = make_adapter(base, tmp_path / "adapter", 1, scale=0.02)
-    texts = ["Name a colour.", "What is 17 plus 4?", "Say hello in French."]
-    prompts = [engine.encode_chat(chat(text)) for text in texts]
-    for which in (None, adapter):
-        from peft import PeftModel
-
-        model = load_model(base, "float32")
-        policy = PeftModel.from_pretrained(model, which.path).eval() if which else model
-        assert_faithful(engine, policy, requests_for(prompts, 2, TWENTY, which))

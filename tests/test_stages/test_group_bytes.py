@@ -48,7 +48,7 @@ def shard(path: Path, folder: Path, shards: int, seed: int) -> tuple[Path, ...]:
     return tuple(paths)
 
 
-@settings(max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=15, deadline=None, database=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(tables(), rules(), st.integers(1, 4), st.integers(0, 99), st.integers(1, 20))
 def test_order_sharding_ranges_and_engine_change_no_byte(
     data: Any, group: dict[str, Any], shards: int, seed: int, limit: int

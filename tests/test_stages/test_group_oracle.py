@@ -64,31 +64,31 @@ def assert_equals_the_oracle(data: tuple[list[Row], list[Row]], recipe_: Any, **
     assert_same(found, oracles.group_rows(*data, POLICIES, recipe_))
 
 
-@settings(max_examples=150, **SETTINGS)
+@settings(max_examples=80, **SETTINGS)
 @given(tables(), rules(), st.sampled_from(("sequence", "token", "module")), st.integers(0, 3))
 def test_every_mode_matches_the_plain_version(data: Any, group: dict[str, Any], balance: str, seed: int) -> None:
     assert_equals_the_oracle(data, recipe(balance, seed, **group))
 
 
-@settings(max_examples=40, **SETTINGS)
+@settings(max_examples=25, **SETTINGS)
 @given(tables(), rules(), st.sampled_from((("path",), ("temperature",), ("path", "finish_reason", "concurrent"))))
 def test_key_columns_match_the_plain_version(data: Any, group: dict[str, Any], keys: tuple[str, ...]) -> None:
     assert_equals_the_oracle(data, recipe(key_columns=list(keys), **group))
 
 
-@settings(max_examples=40, **SETTINGS)
+@settings(max_examples=25, **SETTINGS)
 @given(tables(), rules(), st.sampled_from(("sequence", "token")))
 def test_trajectories_match_the_plain_version(data: Any, group: dict[str, Any], balance: str) -> None:
     assert_equals_the_oracle(data, recipe(balance, unit="trajectory", **{**group, "strict": False}))
 
 
-@settings(max_examples=40, **SETTINGS)
+@settings(max_examples=25, **SETTINGS)
 @given(tables(), rules(), st.sampled_from(({"teacher": 0.5}, {"teacher:a": 0.25, "ingest": 0.5}, {"ingest:x": 0.0})))
 def test_source_caps_match_the_plain_version(data: Any, group: dict[str, Any], caps: dict[str, float]) -> None:
     assert_equals_the_oracle(data, recipe(source_caps=caps, **group))
 
 
-@settings(max_examples=40, **SETTINGS)
+@settings(max_examples=25, **SETTINGS)
 @given(tables(), rules(), st.sampled_from(({"reward": 1.0}, {"reward": 0.5, "p": 2.0}, {"p": -1.0})))
 def test_credit_matches_the_plain_version(data: Any, group: dict[str, Any], mix: dict[str, float]) -> None:
     rollouts, calls = data
@@ -97,7 +97,7 @@ def test_credit_matches_the_plain_version(data: Any, group: dict[str, Any], mix:
     assert_equals_the_oracle((rollouts, calls), recipe(credit={"b": mix}, **group))
 
 
-@settings(max_examples=40, **SETTINGS)
+@settings(max_examples=25, **SETTINGS)
 @given(tables(), rules(), st.integers(1, 12))
 def test_ranges_of_any_size_match_the_plain_version(data: Any, group: dict[str, Any], limit: int) -> None:
     assert_equals_the_oracle(data, recipe(**group), limit=limit)

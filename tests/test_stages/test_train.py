@@ -85,7 +85,11 @@ def test_a_second_run_writes_the_same_bytes(inputs: Inputs, cache: Path, tmp_pat
 
 @pytest.mark.parametrize(
     "fields",
-    [{}, {"precision": "bfloat16"}, {"adapter": {"r": 4, "alpha": 8, "dropout": 0.2}}],
+    [
+        pytest.param({}, marks=pytest.mark.slow),
+        pytest.param({"precision": "bfloat16"}, marks=pytest.mark.slow),
+        {"adapter": {"r": 4, "alpha": 8, "dropout": 0.2}},
+    ],
     ids=["float32", "bfloat16", "dropout"],
 )
 def test_killed_after_any_step_and_started_again_it_ends_with_the_same_bytes(

@@ -94,9 +94,9 @@ def file_of(out: LocalOut, name: str) -> Path:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"beta": 0.1, "reference": "base", "adapter": EACH | {"dropout": 0.2}},
+        pytest.param({"beta": 0.1, "reference": "base", "adapter": EACH | {"dropout": 0.2}}, marks=pytest.mark.slow),
         {"beta": 0.1, "reference": "previous"},
-        {"beta": 0.0, "balance": "module", "grad_clip": 0.01},
+        pytest.param({"beta": 0.0, "balance": "module", "grad_clip": 0.01}, marks=pytest.mark.slow),
     ],
     ids=["base and dropout", "previous", "no KL and clipped"],
 )

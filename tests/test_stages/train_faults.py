@@ -21,8 +21,7 @@ from tests.test_stages.train_kit import LocalOut, make_calls, run, write_artifac
 
 SETTINGS: dict[str, dict[str, Any]] = {
     f"{precision}, dropout {dropout}": {"precision": precision, "adapter": {"r": 4, "alpha": 8, "dropout": dropout}}
-    for precision in ("float32", "bfloat16")
-    for dropout in (0.0, 0.2)
+    for precision, dropout in (("float32", 0.0), ("float32", 0.2), ("bfloat16", 0.2))
 } | {
     "trajectories, dropout 0.2": {
         "group": {"unit": "trajectory"},
