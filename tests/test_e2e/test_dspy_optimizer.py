@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from stages.programs.live import identity_of
 from stages.programs.plain_adapter import PlainAdapter
 from stages.programs.served_lm import served_by
 from tests.test_e2e.kit import ROOT, artifact, mmgrpo, state
+from tests.test_pipeline.capture_kit import ChatServer
 
 RECIPE: dict[str, Any] = {
     "name": "optimizer",
@@ -110,6 +112,29 @@ def test_compiling_the_same_again_trains_nothing_and_another_program_does(
     told.say.signature = told.say.signature.with_instructions("Say it.")
     assert identity_of(told, metric) != identity_of(Two(), metric)
     assert set(identity_of(Two(), metric)["code"]) >= {__name__}
+
+
+def test_with_serve_the_program_asks_the_endpoint_that_was_given_the_adapters(
+    compiled: tuple[MMGRPO, dspy.Module],
+) -> None:
+    optimizer, _ = compiled
+    server, given = ChatServer(), dict[str, Path]()
+
+    def serve(adapters: Mapping[str, Path]) -> dict[str, dspy.LM]:
+        given.update(adapters)
+        lm = dspy.LM("openai/shared", api_base=server.url, api_key="none", cache=False)
+        return dict.fromkeys(adapters, lm)
+
+    elsewhere = MMGRPO(metric=metric, recipe=RECIPE, run_dir=optimizer.run_dir, execution=QUIET, serve=serve)
+    try:
+        program = elsewhere.compile(Two(), trainset=examples(), valset=examples(4, 8))  # trained already
+        answer = program(word="w99").answer
+    finally:
+        server.close()
+    assert given == {"*": artifact(optimizer.run_dir, "train").path / "adapter"}
+    assert [asked["model"] for asked in server.seen] == ["shared", "shared"]
+    assert "w99" in server.seen[0]["messages"][-1]["content"]
+    assert answer.startswith("re: ")
 
 
 def test_the_compiled_program_is_saved_and_loaded(compiled: tuple[MMGRPO, dspy.Module], tmp_path: Path) -> None:
