@@ -47,7 +47,7 @@ $(VLLM_VENV)/.ready: pyproject.toml constraints.txt
 	touch $@
 
 setup: $(VENV)/.ready ## environment and the small model
-	$(BIN)/mmgrpo doctor
+	$(BIN)/mmgrpo doctor --convert
 
 demo: $(DEMO)/.ready ## train a 135M model on 8 banking intents, on a CPU; ENGINE=vllm samples with vLLM
 	$(DEMO)/bin/mmgrpo run data/banking77_8/recipe.toml --run-dir $(RUN) --iterations $(ITERATIONS) --set seed=$(SEED) --exec engine=$(ENGINE)

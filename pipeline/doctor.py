@@ -16,14 +16,25 @@ from pipeline.doctor_engines import engine_findings
 from pipeline.doctor_ray import ray_finding
 from pipeline.finding import Finding
 from pipeline.launching.settings import crowded
+from pipeline.terminal import say
 from schemas.errors import RecipeError
 from schemas.execution import Execution
+from stages.engines.files import cache_folder
+
+TAKES = "some 20 seconds, minutes on a slow or busy machine"
+"""How long a conversion of the small model takes."""
 
 
-def examine(execution: Execution) -> list[Finding]:
-    """Look at Python, packages, device, threads, model and engines."""
-    cache = Path(execution.cache) if execution.cache else None
-    found = [_python(), *_packages(), _device(), _precision(), _model(cache), *engine_findings(execution)]
+def examine(execution: Execution, *, convert: bool = False) -> list[Finding]:
+    """Look at Python, packages, device, threads, model and engines.
+
+    Args:
+        execution: settings of the machine.
+        convert: the small model, where that was not done yet: only then is anything made.
+    """
+    cache = cache_folder(Path(execution.cache) if execution.cache else None)
+    model = _model(cache, convert=convert)
+    found = [_python(), *_packages(), _device(), _precision(), model, *engine_findings(execution)]
     return [*found, *_processes(execution), ray_finding(execution), _disk(Path.cwd())]
 
 
@@ -70,14 +81,20 @@ def _precision() -> Finding:
     return Finding("precision", f"'auto' in a recipe means {fast} here{slow}")
 
 
-def _model(cache: Path | None) -> Finding:
+def _model(cache: Path, *, convert: bool) -> Finding:
+    from stages.engines.convert import SMOLLM2, smollm2_place
     from stages.engines.models import resolve_base
 
     try:
-        base = resolve_base("smollm2-135m-instruct", Path(), cache)
+        if not (place := smollm2_place(cache)).is_dir():
+            if not convert:
+                state = f"{SMOLLM2} is installed; the first run that needs it converts it ({TAKES})"
+                return Finding("small model", f"{state}, `mmgrpo doctor --convert` does so now")
+            say(f"Converting {SMOLLM2} to {place}, once ({TAKES})", file=sys.stderr, flush=True)
+        base = resolve_base(SMOLLM2, Path(), cache)
     except RecipeError as error:
         return Finding("small model", "not ready", False, str(error).splitlines()[-1])
-    return Finding("small model", f"smollm2-135m-instruct, digest {base.digest[:12]}, in {base.path}")
+    return Finding("small model", f"{SMOLLM2}, digest {base.digest[:12]}, in {base.path}")
 
 
 def _processes(execution: Execution) -> list[Finding]:

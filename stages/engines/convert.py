@@ -22,14 +22,22 @@ _CONVERTER = 1
 
 
 def smollm2_folder(cache: Path) -> Path:
-    """The converted model in the cache; converts it on the first call (some 20 seconds).
+    """The converted model in the cache; converts it on the first call (some 20 seconds, minutes on a busy machine).
 
     Raises:
         RecipeError: when the package is not installed or the cache cannot be written.
     """
-    source = _gguf_file()
-    identity = digest({"gguf": remembered_digest(source, cache), "converter": _CONVERTER})
-    return made_once(cache / f"{SMOLLM2}-{identity[:12]}", lambda folder: convert(source, folder))
+    return made_once(smollm2_place(cache), lambda folder: convert(_gguf_file(), folder))
+
+
+def smollm2_place(cache: Path) -> Path:
+    """Where the converted model is in the cache, or would be.
+
+    Raises:
+        RecipeError: when the package is not installed.
+    """
+    identity = digest({"gguf": remembered_digest(_gguf_file(), cache), "converter": _CONVERTER})
+    return cache / f"{SMOLLM2}-{identity[:12]}"
 
 
 def _gguf_file() -> Path:
