@@ -37,10 +37,12 @@ def _of_ledger(run: OpenRun, made: list[Decision]) -> Iterator[str]:
     found = looks(path)
     yield from (f"{path}: {lost}" for lost in missing_looks(found, made, run.recipe.gate.ledger))
     decided = {item.evidence.look for item in made if item.evidence is not None}
+    undecided = [look for look in found if look.candidate in run.state.policies and look.digest not in decided]
     # Runs with one ledger may have policies in common, such as a run and its copy: whose look it was, the scores say.
-    scored = {read_manifest(folder / MANIFEST).digest for stage, folder in run.store.all() if stage == "evaluate"}
-    for look in found:
-        if look.candidate in run.state.policies and look.candidate_scores in scored and look.digest not in decided:
+    every = run.store.all() if undecided else []
+    scored = {read_manifest(folder / MANIFEST).digest for stage, folder in every if stage == "evaluate"}
+    for look in undecided:
+        if look.candidate_scores in scored:
             yield (
                 f"{path}: look {look.k} has no decision in {run.folder / FOLDER}: it was removed, or the run was "
                 "killed before it was written; then `mmgrpo run` writes it"

@@ -22,6 +22,7 @@ from pipeline.reporting.iterations import collect_iterations, collect_module_rew
 from pipeline.reporting.logged import collect_logged
 from pipeline.reporting.opened import open_run
 from pipeline.reporting.prompts import collect_prompts
+from pipeline.reporting.records import about_records
 from pipeline.reporting.scores import collect_scores
 from pipeline.reporting.sources import collect_sources
 from pipeline.reporting.training import collect_steps, step_means
@@ -72,7 +73,10 @@ def collect(run_dir: Path, running: str | None = None) -> Report:
         ),
         advice=advice,
         verdict=verdict,
-        notes=findings.notes(run, iterations, steps, [dev, test] if test else [dev]),
+        notes=(
+            *(about_records(run.folder) if running is None else ()),
+            *findings.notes(run, iterations, steps, [dev, test] if test else [dev]),
+        ),
         dev=dev,
         test=test,
         tests_opened=run.state.tests_opened,

@@ -133,6 +133,21 @@ def test_comparisons_are_those_that_the_gate_saw(made: Trained) -> None:
     assert losses == sorted(losses)
 
 
+@pytest.mark.parametrize("harm", ["edited", "lost"])
+def test_the_report_says_what_verify_says_of_a_ledger_of_looks(
+    copied: Path, capsys: pytest.CaptureFixture[str], harm: str
+) -> None:
+    ledger = copied / "looks.jsonl"
+    ledger.write_bytes(ledger.read_bytes().replace(b'"n":', b'"n":1') if harm == "edited" else b"")
+    assert mmgrpo("verify", copied) == 3
+    told = capsys.readouterr().err.splitlines()[1].removeprefix(f"  - {copied}/").rstrip(".")
+    assert told.startswith("looks.jsonl")
+    assert mmgrpo("report", copied) == 0
+    first = json.loads((copied / "report.json").read_text())["notes"][0]
+    assert first["level"] == "warning"
+    assert f"do not verify (`mmgrpo verify`): {told}." in first["text"]
+
+
 @pytest.mark.parametrize("gone", ["decision", "both"])
 def test_a_run_killed_before_its_decision_makes_the_same_one_and_spends_nothing_more(
     made: Trained, copied: Path, capsys: pytest.CaptureFixture[str], gone: str
