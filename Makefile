@@ -23,7 +23,7 @@ ACCELERATOR ?= $(if $(TORCH_INDEX),cpu,cuda)
 
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: help setup demo check audit fuzz test test-vllm bench-group bench-ingest bench-browse bench-train bench-rollout bench-demo bench-iterations chaos soak image lock clean
+.PHONY: help setup demo check audit fuzz test test-slow test-vllm bench-group bench-ingest bench-browse bench-train bench-rollout bench-demo bench-iterations chaos soak image lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /	/' | expand -t 18
@@ -71,6 +71,9 @@ fuzz: $(VENV)/.ready ## spoilt files at every reader, MINUTES=60 of them; what f
 test: check ## everything that CI runs
 	$(BIN)/pytest -m "not slow" --numprocesses logical --dist loadfile --no-loadscope-reorder
 
+test-slow: $(VENV)/.ready ## tests that take minutes, and the longer variants of others
+	$(BIN)/pytest -m slow
+
 test-vllm: $(VLLM_VENV)/.ready ## vLLM against the conformance suite, in an environment of its own
 	MMGRPO_TESTS_REQUIRE=vllm $(VLLM_VENV)/bin/pytest -m vllm
 
@@ -103,7 +106,7 @@ image: ## a container image; needs podman or docker. IMAGE=NAME, ACCELERATOR=cpu
 	@{ test -n "$(CONTAINERS)" && $(CONTAINERS) info >/dev/null 2>&1; } || { echo "No container engine runs here: install podman, or start docker (its command alone is not enough). Nothing was built." >&2; exit 1; }
 	$(CONTAINERS) build --file Containerfile --build-arg TORCH=$(ACCELERATOR) --build-arg EXTRAS=$(or $(EXTRAS),prompts) --tag $(or $(IMAGE),mmgrpo) .
 
-chaos: $(VENV)/.ready ## 2,000 faults of fifteen families, each ended as a quiet run ends; goes on where it was stopped
+chaos: $(VENV)/.ready ## 2,000 faults of many families, each ended as a quiet run ends; goes on where it was stopped
 	$(BIN)/python -m tests.chaos.suite runs/chaos $(ARGS)
 	$(BIN)/python -m tests.chaos.summary data/baselines/chaos.json README.md --suite runs/chaos/long/suite.json --kinds
 
