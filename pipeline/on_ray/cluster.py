@@ -11,23 +11,19 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from math import floor
 from pathlib import Path
 from typing import Any
 
 from pipeline.metering import Meter
-from pipeline.on_ray.actor import Setting, build
 from pipeline.on_ray.members import Note, Wanted
 from pipeline.on_ray.session import folder_of_session
+from pipeline.on_ray.wants import resources, room, wanted_of
 from pipeline.on_ray.workers import RayWorkers, Several
 from pipeline.pool import Pool, cores
 from schemas.errors import StageError
 from schemas.execution import Execution
 from schemas.installing import install
 from schemas.recipe import Recipe
-
-GIVEN = ("HF_", "MMGRPO_", "TOKENIZERS_", "OMP_WAIT_POLICY")
-"""Environment variables that actors are given begin with one of these, beside those that are named."""
 
 REACH_S = 10.0
 """How long a cluster's port may take to answer at all; Ray itself asks on for minutes, without a word."""
@@ -85,12 +81,12 @@ class Cluster:
         with self._lock:
             if self._wanted is None:
                 self.connect()
-                self._wanted = self._want()
+                self._wanted = wanted_of(self.execution, self.recipe, self.note, self.folder, own=self.own)
             return self._wanted
 
     def tasks_at_once(self) -> int:
         """Two for each core of the cluster: none waits for its task, and few results wait for their turn."""
-        return max(2, 2 * int(_resources().get("CPU", 1)))
+        return max(2, 2 * int(resources().get("CPU", 1)))
 
     def connect(self) -> None:
         """Connect to the cluster, or start one.
@@ -152,45 +148,6 @@ class Cluster:
             else:
                 return
 
-    def _want(self) -> Wanted:
-        section, has = self.execution.ray, _resources()
-        gpus = section.gpus if section.gpus is not None else self._gpus(has)
-        options: dict[str, Any] = {"num_cpus": section.cpus, "num_gpus": gpus}
-        if section.memory_gib is not None:
-            options["memory"] = int(section.memory_gib * 2**30)
-        fits = [floor(has.get("CPU", 0.0) / section.cpus)]
-        fits += [floor(has.get("GPU", 0.0) / gpus)] if gpus else []
-        fits += [floor(has.get("memory", 0.0) / options["memory"])] if "memory" in options else []
-        if self.own and min(fits) < 1:
-            raise StageError(
-                f"an actor wants {section.cpus:g} cores"
-                f"{f', {gpus:g} GPUs' if gpus else ''}{f', {section.memory_gib:g} GiB' if section.memory_gib else ''}, "
-                f"and this machine has {room(has)}: ask for less (ray.cpus, ray.gpus, ray.memory_gib)"
-            )
-        return Wanted(
-            actors=section.actors or max(1, min(fits)),
-            options=options,
-            setting=Setting(build(), self._env(), str(self.folder)),
-            section=section,
-            note=self.note,
-            room=lambda: room(_resources()),
-        )
-
-    def _gpus(self, has: dict[str, float]) -> float:
-        """Of an actor, where nothing is said: one, where the cluster has some and the engine can use it."""
-        wants = self.execution.engine != "server" and self.execution.device != "cpu"
-        return 1.0 if wants and has.get("GPU", 0.0) >= 1 else 0.0
-
-    def _env(self) -> dict[str, str]:
-        """What is set for actors. Values are sent to them and written nowhere."""
-        section = self.execution.ray
-        threads = str(self.execution.threads or max(1, int(section.cpus)))
-        named = {*section.env, self.execution.server.api_key_env}
-        if self.recipe is not None:
-            named |= {self.recipe.ingest.key_env, *(lm.api_key_env for lm in self.recipe.lms.values())}
-        given = {name: value for name, value in os.environ.items() if name in named or name.startswith(GIVEN)}
-        return {**given, "OMP_NUM_THREADS": threads, "POLARS_MAX_THREADS": threads}
-
     def close(self) -> None:
         """Leave the cluster; one of our own ends."""
         if self._ours and "ray" in sys.modules:
@@ -210,19 +167,6 @@ def _reach(address: str) -> None:
     host, _, port = address.rpartition(":")
     if host and "/" not in host and port.isdigit():
         socket.create_connection((host, int(port)), REACH_S).close()
-
-
-def _resources() -> dict[str, float]:
-    import ray
-
-    found: dict[str, float] = ray.cluster_resources()
-    return found
-
-
-def room(has: dict[str, float]) -> str:
-    """The resources of a cluster in words."""
-    gpus = f", {has['GPU']:g} GPUs" if has.get("GPU") else ", no GPU"
-    return f"{has.get('CPU', 0):g} cores{gpus}, {has.get('memory', 0) / 2**30:.1f} GiB"
 
 
 @contextmanager
@@ -260,6 +204,6 @@ def connected(execution: Execution) -> Iterator[str]:
     cluster = Cluster(execution, None, print)
     try:
         cluster.connect()
-        yield room(_resources())
+        yield room(resources())
     finally:
         cluster.close()

@@ -20,6 +20,7 @@ from pipeline.metering import Meter
 from pipeline.on_ray.cluster import Cluster, cluster_of
 from pipeline.on_ray.crew import AHEAD
 from pipeline.on_ray.named import OURS
+from pipeline.on_ray.wants import wanted_of
 from pipeline.on_ray.workers import RayWorkers
 from pipeline.pool import cores, pool_of
 from pipeline.store import Store, read_manifest
@@ -320,7 +321,8 @@ def test_a_teachers_rollouts_and_scores_by_actors_are_byte_for_byte_those_made_h
 def test_a_cluster_has_room_or_says_that_it_has_none(cluster: Cluster) -> None:
     asked = Execution.model_validate({"executor": "ray", "ray": {"cpus": 4096}})
     with pytest.raises(StageError, match="an actor wants 4096 cores, and this machine has"):
-        replace(cluster, execution=asked, own=True, connected=True, _wanted=None)._want()
+        wanted_of(asked, None, cluster.note, cluster.folder, own=True)
+    assert wanted_of(asked, None, cluster.note, cluster.folder, own=False).options["num_cpus"] == 4096
 
 
 def test_an_address_at_which_nothing_answers_is_told_and_not_asked_for_minutes() -> None:
