@@ -16,6 +16,8 @@ import orjson
 JOURNAL = "journal"
 _HELD = 1 << 23
 """Bytes that wait in memory before they are written."""
+_BLOCK = 1 << 16
+"""Bytes of lines that are read at once, and the rest of the last of them."""
 
 
 class Chunks:
@@ -63,5 +65,9 @@ def chunks_in(folders: Iterable[Path], place: int) -> Iterator[tuple[Any, ...]]:
         path = folder / f"{place:03d}"
         if path.exists():
             with path.open("rb") as file:
-                for head in file:
-                    yield (*orjson.loads(head), next(file).removesuffix(b"\n"))
+                while lines := file.readlines(_BLOCK):
+                    if len(lines) % 2:
+                        lines.append(file.readline())
+                    heads = orjson.loads(b"[" + b",".join(lines[::2]) + b"]")
+                    for head, line in zip(heads, lines[1::2], strict=True):
+                        yield (*head, line[:-1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -74,23 +74,29 @@ def mmgrpo_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-SETTINGS = frozenset({"temperature", "top_p", "topP", "top_k", "topK", "seed", *_LIMITS})
-"""All names that `sampling` knows."""
+Setting = tuple[str, Callable[[Any], Any], tuple[str, ...]]
+"""A field of `Call`, what reads it, and the names that APIs give it."""
+SETTINGS: tuple[Setting, ...] = (
+    ("temperature", number, ("temperature",)),
+    ("top_p", number, ("top_p", "topP")),
+    ("top_k", integer, ("top_k", "topK")),
+    ("max_new_tokens", integer, _LIMITS),
+    ("seed", integer, ("seed",)),
+)
 
 
-def sampling(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Sampling settings by the names that APIs give them, as fields of `Call`."""
+def sampling(settings: Mapping[str, Any], fields: tuple[Setting, ...] = SETTINGS) -> dict[str, Any]:
+    """Sampling settings by the names that APIs give them, as fields of `Call`; those that are known.
 
-    def first(*names: str) -> Any:
+    Args:
+        settings: as logged.
+        fields: which are looked for, and by which names.
+    """
+    found: dict[str, Any] = {}
+    for field, reader, names in fields:
         for name in names:
-            if (found := settings.get(name)) is not None:
-                return found
-        return None
-
-    return {
-        "temperature": number(first("temperature")),
-        "top_p": number(first("top_p", "topP")),
-        "top_k": integer(first("top_k", "topK")),
-        "max_new_tokens": integer(first(*_LIMITS)),
-        "seed": integer(first("seed")),
-    }
+            if (said := settings.get(name)) is not None:
+                if (value := reader(said)) is not None:
+                    found[field] = value
+                break
+    return found

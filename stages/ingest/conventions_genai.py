@@ -10,10 +10,10 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from stages.ingest.answers import Answer
-from stages.ingest.conventions import SETTINGS, Findings, logged_tokens, sampling
-from stages.ingest.genai_messages import Prompt, asked_and_said
+from stages.ingest.conventions import SETTINGS, Findings, Setting, logged_tokens, sampling
+from stages.ingest.genai_messages import Prompt, asked_and_said, may_tell
 from stages.ingest.normal import Call, Kind
-from stages.ingest.requests import Request, call_of, known
+from stages.ingest.requests import Request, call_of
 from stages.ingest.values import text, unpacked
 
 _KINDS: Mapping[str, Kind] = {
@@ -43,10 +43,10 @@ def findings(name: str, attributes: Mapping[str, Any], events: Sequence[Any], sc
     """What `gen_ai.*` attributes and events say."""
     names = _names(tuple(attributes))
     kind = _kind(attributes, names)
-    prompt, answer = asked_and_said(attributes, events)
+    prompt, answer = asked_and_said(attributes, events) if names.told or events else (None, None)
     if kind is None and prompt and (answer or attributes.get("gen_ai.request.model")):
         kind = "llm"  # older instrumentations name no operation
-    agent = next((found for name in names.agents if (found := text(attributes[name]))), None)
+    agent = _first(attributes, names.agents)
     if agent is None and kind == "agent":
         agent = text(attributes.get("traceloop.entity.name"))
     inputs, outputs = _io(attributes, names, prompt, answer)
@@ -59,13 +59,15 @@ def findings(name: str, attributes: Mapping[str, Any], events: Sequence[Any], sc
 class _Names(NamedTuple):
     """Which of the attributes that say something a span has; spans of one program have few sets of names."""
 
+    told: bool
+    """Whether one may hold a prompt or an answer."""
     kinds: tuple[tuple[Mapping[str, Kind], str], ...]
     agents: tuple[str, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     tools: tuple[str, ...]
-    settings: tuple[tuple[str, str], ...]
-    """(name in a request, name of the attribute) of each sampling setting."""
+    settings: tuple[Setting, ...]
+    """Sampling settings, by the names of the attributes that hold them."""
 
 
 @lru_cache(4096)
@@ -74,27 +76,41 @@ def _names(names: tuple[str, ...]) -> _Names:
         return tuple(name for name in wanted if name in names)
 
     short = {name.removeprefix("gen_ai.request."): name for name in names}
+    settings = [
+        (field, reader, tuple(short[name] for name in said if name in short)) for field, reader, said in SETTINGS
+    ]
     return _Names(
+        may_tell(names),
         tuple((kinds, name) for kinds, name in _KINDS_BY_NAME if name in names),
         there("gen_ai.agent.name", "agent_name"),
         there(*_INPUTS),
         there(*_OUTPUTS),
         there(*_TOOLS),
-        tuple((bare, name) for bare, name in short.items() if bare in SETTINGS),
+        tuple(setting for setting in settings if setting[2]),
     )
 
 
+def _first(attributes: Mapping[str, Any], names: Sequence[str]) -> str | None:
+    for name in names:
+        if found := text(attributes[name]):
+            return found
+    return None
+
+
 def _kind(attributes: Mapping[str, Any], names: _Names) -> Kind | None:
-    return next((found for kinds, name in names.kinds if (found := kinds.get(str(attributes[name])))), None)
+    for kinds, name in names.kinds:
+        if found := kinds.get(str(attributes[name])):
+            return found
+    return None
 
 
 def _call(attributes: Mapping[str, Any], names: _Names, prompt: Prompt, answer: Answer | None) -> Call:
     reasons = unpacked(attributes.get("gen_ai.response.finish_reasons"))
     offered = unpacked(attributes.get("model_request_parameters"))  # Logfire's
     offered = offered.get("function_tools") if isinstance(offered, dict) else None
-    settings = known(sampling({bare: attributes[name] for bare, name in names.settings})) if names.settings else {}
+    tools = bool(offered) or (bool(names.tools) and any(attributes[name] for name in names.tools))
     return call_of(
-        Request(prompt, any(attributes[name] for name in names.tools) or bool(offered), settings=settings),
+        Request(prompt, tools, settings=sampling(attributes, names.settings)),
         answer,
         finish_reason=text(reasons[0]) if isinstance(reasons, list) and reasons else None,
         model=text(attributes.get("gen_ai.response.model")) or text(attributes.get("gen_ai.request.model")),
@@ -104,9 +120,14 @@ def _call(attributes: Mapping[str, Any], names: _Names, prompt: Prompt, answer: 
 
 def _io(attributes: Mapping[str, Any], names: _Names, prompt: Prompt | None, answer: Answer | None) -> tuple[Any, Any]:
     """Input and output of a step; of one that logs messages, what the user said last, and what was answered."""
-    inputs = unpacked(next((attributes[name] for name in names.inputs if attributes[name]), None))
-    outputs = unpacked(next((attributes[name] for name in names.outputs if attributes[name]), None))
-    said = [item["content"] for item in prompt or () if item["role"] == "user"]
-    inputs = inputs if inputs is not None else said[-1] if said else None
-    spoken = answer.message["content"] if answer and answer.message else None
-    return inputs, outputs if outputs is not None else spoken
+    inputs = _held(attributes, names.inputs) if names.inputs else None
+    outputs = _held(attributes, names.outputs) if names.outputs else None
+    if inputs is None and prompt:
+        inputs = next((item["content"] for item in reversed(prompt) if item["role"] == "user"), None)
+    if outputs is None and answer and answer.message:
+        outputs = answer.message["content"]
+    return inputs, outputs
+
+
+def _held(attributes: Mapping[str, Any], names: Sequence[str]) -> Any:
+    return unpacked(next((attributes[name] for name in names if attributes[name]), None))

@@ -13,7 +13,7 @@ from stages.ingest.answers import answer_of, said_by
 from stages.ingest.conventions import NOTHING, Findings, logged_tokens, sampling
 from stages.ingest.messages import message, one_message
 from stages.ingest.normal import Kind
-from stages.ingest.requests import Request, call_of, known, request_of
+from stages.ingest.requests import Request, call_of, request_of
 from stages.ingest.values import text, unpacked
 
 _KINDS: Mapping[str, Kind] = {
@@ -58,7 +58,7 @@ def findings(name: str, attributes: Mapping[str, Any], events: Sequence[Any], sc
     if not prompt:
         return Findings("llm", agent, inputs, outputs)
     call = call_of(
-        Request(tuple(prompt), tools, settings={**asked.settings, **known(sampling(settings))}),
+        Request(tuple(prompt), tools, settings={**asked.settings, **sampling(settings)}),
         answer,
         finish_reason=text(attributes.get("llm.finish_reason")),
         model=text(attributes.get("llm.model_name")),

@@ -12,7 +12,7 @@ from typing import Any
 from stages.ingest.answers import answer_of
 from stages.ingest.conventions import sampling
 from stages.ingest.normal import Item, Refused, Span
-from stages.ingest.requests import call_of, known, request_of
+from stages.ingest.requests import call_of, request_of
 from stages.ingest.shape import Shape
 from stages.ingest.trajectory import trace_id
 from stages.ingest.values import identity, nanoseconds, text, unpacked
@@ -40,7 +40,7 @@ def read(value: Mapping[str, Any], where: str) -> Iterator[Item]:
     call = call_of(
         request,
         answer,
-        **known(sampling(kwargs)),
+        **sampling(kwargs),
         **(said.tokens if said and not (answer and answer.tokens) else {}),
         finish_reason=(answer.finish_reason if answer else None) or (said.finish_reason if said else None),
         model=text(value.get("response_model")) or text(value.get("model")),

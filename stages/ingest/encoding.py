@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from stages.ingest.skeletons import Skeletons
@@ -26,9 +27,10 @@ class Encoding:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
-        self._parts, self._completions, self._eos = _Memory(), _Memory(), tokenizer.eos_token_id
-        self._cut = _boundaries(tokenizer)
-        self._special: Mapping[str, int] = tokenizer.get_added_vocab() if self._cut else {}
+        self._cut, self._eos = _boundaries(tokenizer), tokenizer.eos_token_id
+        added = tokenizer.get_added_vocab().items() if self._cut else ()
+        self._parts = _Memory({text: [number] for text, number in added if self._cut and self._cut.fullmatch(text)})
+        self._completions = _Memory()
         template = tokenizer.chat_template
         self._chats = Skeletons(template if isinstance(template, str) else None, self._rendered)
         tokenizer("", add_special_tokens=False)  # which takes truncation and padding out of what is behind it
@@ -55,27 +57,29 @@ class Encoding:
         if self._cut is None:
             return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
         found: list[int] = []
-        for place, part in enumerate(self._cut.split(text)):
-            if place % 2:
-                found.append(self._special[part])
-            elif part:
-                found += self._part(part)
+        get = self._parts.get
+        for part in self._cut.split(text):
+            if part:
+                ids = get(part)
+                found += self._part(part) if ids is None else ids
         return found
 
     def _part(self, text: str) -> list[int]:
-        ids = self._parts.get(text)
-        if ids is None:
-            (encoded,) = self._tokenizer.backend_tokenizer.encode_batch_fast([text], add_special_tokens=False)
-            ids = encoded.ids
-            self._parts.put(text, ids)
+        (encoded,) = self._tokenizer.backend_tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        ids: list[int] = encoded.ids
+        self._parts.put(text, ids)
         return ids
 
 
 class _Memory:
-    """Tokens by text, up to a size; then it begins anew."""
+    """Tokens by text, up to a size; then it begins anew.
 
-    def __init__(self) -> None:
-        self._held: dict[str, list[int]] = {}
+    Args:
+        kept: what is always remembered.
+    """
+
+    def __init__(self, kept: Mapping[str, list[int]] = MappingProxyType({})) -> None:
+        self._kept, self._held = kept, dict(kept)
         self._size = 0
         self.get = self._held.get
 
@@ -83,6 +87,7 @@ class _Memory:
         self._size += len(text) + 8 * len(ids)
         if self._size > _BUDGET:
             self._held.clear()
+            self._held.update(self._kept)
             self._size = len(text) + 8 * len(ids)
         self._held[text] = ids
 

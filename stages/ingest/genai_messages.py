@@ -26,7 +26,7 @@ _PREFIXES = ("gen_ai.input.messages", "gen_ai.output.messages", "gen_ai.prompt",
 
 
 @lru_cache(4096)
-def _tell(names: tuple[str, ...]) -> bool:
+def may_tell(names: tuple[str, ...]) -> bool:
     """Whether an attribute of these names may hold a prompt or an answer."""
     return any(name.startswith(_PREFIXES) or name in _LISTS for name in names)
 
@@ -37,7 +37,7 @@ def asked_and_said(attributes: Mapping[str, Any], events: Sequence[Any]) -> tupl
     for event in events:
         if event.name in _WHOLE:
             held = {**held, **event.attributes}
-    if not _tell(tuple(held)) and not any(event.name in _EVENTS for event in events):
+    if not may_tell(tuple(held)) and not any(event.name in _EVENTS for event in events):
         return None, None
     prompt: Prompt | None = messages_of(held.get("gen_ai.input.messages"))
     answer = answer_of(held.get("gen_ai.output.messages")) if held.get("gen_ai.output.messages") else None

@@ -37,7 +37,8 @@ def each(
         return
     for place, thing in enumerate(things):
         try:
-            found = list(reader(thing))
+            found = reader(thing)
+            found = found if type(found) is list else list(found)
         except (DataError, *BROKEN) as error:
             yield refusal(error, f"{where}, {what} {place + 1}", trace)
         else:

@@ -10,7 +10,7 @@ from stages.ingest.conventions import sampling
 from stages.ingest.guard import each
 from stages.ingest.messages import messages_of
 from stages.ingest.normal import Call, Item, Span
-from stages.ingest.requests import Request, call_of, known
+from stages.ingest.requests import Request, call_of
 from stages.ingest.trajectory import ROOT
 from stages.ingest.values import identity, nanoseconds, text
 
@@ -75,7 +75,7 @@ def _call(event: Mapping[str, Any], sample: Mapping[str, Any]) -> Call:
     config = event.get("config")
     config = config if isinstance(config, Mapping) else {}
     prompt = messages_of(resolved(_input(event, sample), sample))
-    request = Request(prompt, bool(event.get("tools")), text(event.get("model")), known(sampling(config)))
+    request = Request(prompt, bool(event.get("tools")), text(event.get("model")), sampling(config))
     output = event.get("output")
     answer = answer_of(resolved(output, sample)) if isinstance(output, Mapping) and output.get("choices") else None
     return call_of(request, answer, cached=event.get("cache") == "read" if "cache" in event else None)

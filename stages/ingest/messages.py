@@ -80,9 +80,13 @@ def messages_of(value: Any) -> tuple[dict[str, Any], ...] | None:
         value = [value]
     if not isinstance(value, list) or not value:
         return None
-    plain = [plain_message(item) for item in value]
-    if None not in plain:
-        return tuple(item for item in plain if item is not None)
+    plain: list[dict[str, Any]] = []
+    for item in value:
+        if (made := plain_message(item)) is None:
+            break
+        plain.append(made)
+    else:
+        return tuple(plain)
     if len(value) == 1 and isinstance(value[0], list):  # LangChain logs a batch of one
         return messages_of(value[0])
     value = [unpacked(item) for item in value]
@@ -91,6 +95,7 @@ def messages_of(value: Any) -> tuple[dict[str, Any], ...] | None:
 
 
 _PLAIN = frozenset({"role", "content", "parts", "finish_reason"})
+_PLAIN_ROLES = {role: role for role in ("system", "user", "assistant")}
 
 
 def plain_message(value: Any) -> dict[str, Any] | None:
@@ -102,7 +107,7 @@ def plain_message(value: Any) -> dict[str, Any] | None:
         said = part.get("text", part.get("content")) if len(part) == 2 and part.get("type") == "text" else None
     if type(said) is not str:
         return None
-    return {"role": _ROLES.get(role.lower(), role.lower()), "content": said}
+    return {"role": _PLAIN_ROLES.get(role) or _ROLES.get(role.lower(), role.lower()), "content": said}
 
 
 def one_message(value: Any) -> dict[str, Any] | None:

@@ -52,14 +52,17 @@ def module_of(span: Span, tree: Tree, section: IngestSection) -> tuple[str | Non
     """The module of a call, and why there is none: `mmgrpo.module`, else the recipe's rules, else the agent's name."""
     if span.module:
         return span.module, None
-    place = place_of(span, tree)
-    found = {rule.module for rule in section.modules if _holds(rule, place)}
-    if len(found) > 1:
-        return None, AMBIGUOUS
-    if found:
-        return found.pop(), None
-    if section.names == "agents" and place.agent:
-        return place.agent, None
+    if section.modules:
+        place = place_of(span, tree)
+        found = {rule.module for rule in section.modules if _holds(rule, place)}
+        if len(found) > 1:
+            return None, AMBIGUOUS
+        if found:
+            return found.pop(), None
+    if section.names == "agents":
+        for step in tree.above(span):
+            if step.agent:
+                return step.agent, None
     return None, NO_MODULE
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -44,38 +44,45 @@ class RawSpan(NamedTuple):
     where: str
 
 
-def items_of(raw: RawSpan) -> Iterator[Item]:
+def items_of(raw: RawSpan) -> list[Item]:
     """The span in normal form, and the evaluations among its events; or why it is none."""
     trace, span, parent = trace_id(raw.trace), span_id(raw.span), span_id(raw.parent)
     if trace is None or span is None:
-        yield Refused("no_trace_id" if trace is None else "no_span_id", f"the span '{raw.name}' has none", raw.where)
-        return
-    attributes = raw.attributes
-    spoken = _spoken(tuple(attributes))
+        missing = "no_trace_id" if trace is None else "no_span_id"
+        return [Refused(missing, f"the span '{raw.name}' has none", raw.where)]
+    spoken = _spoken(tuple(raw.attributes))
     found = _findings(raw, spoken)
-    yield Span(
-        trace=trace,
-        span=span,
-        parent=parent,
-        kind=found.kind or "other",
-        name=raw.name,
-        start=nanoseconds(raw.start),
-        end=nanoseconds(raw.end),
-        error=_error(raw),
-        agent=found.agent,
-        signature=text(unpacked(attributes.get("signature"))),
-        inputs=found.inputs,
-        outputs=found.outputs,
-        call=found.call,
-        example=_first(attributes, spoken.examples),
-        user=_first(attributes, spoken.users),
-        metadata=_metadata(attributes) if spoken.metadata else {},
+    made = Span(
+        trace,
+        span,
+        parent,
+        found.kind or "other",
+        raw.name,
+        nanoseconds(raw.start),
+        nanoseconds(raw.end),
         where=raw.where,
-        **(mmgrpo_fields(attributes) if spoken.mmgrpo else {}),
     )
-    for event in raw.events:
-        if event.name == EVALUATION:
-            yield evaluation(event.attributes, trace, None if parent is None else span, raw.where)
+    made.agent, made.inputs, made.outputs, made.call = found.agent, found.inputs, found.outputs, found.call
+    if raw.failed:
+        made.error = _error(raw)
+    if spoken.more:
+        _say_more(made, raw.attributes, spoken)
+    if not raw.events:
+        return [made]
+    above = None if parent is None else span
+    judged = [event.attributes for event in raw.events if event.name == EVALUATION]
+    return [made, *(evaluation(attributes, trace, above, raw.where) for attributes in judged)]
+
+
+def _say_more(span: Span, attributes: Mapping[str, Any], spoken: _Spoken) -> None:
+    """Fill in what few spans say."""
+    span.signature = text(unpacked(attributes.get("signature")))
+    span.example, span.user = _first(attributes, spoken.examples), _first(attributes, spoken.users)
+    if spoken.metadata:
+        span.metadata = _metadata(attributes)
+    if spoken.mmgrpo:
+        for name, value in mmgrpo_fields(attributes).items():
+            setattr(span, name, value)
 
 
 def trace_id(value: Any) -> str | None:
@@ -92,6 +99,8 @@ def _id(value: Any, digits: int) -> str | None:
     """An id in hex; SDKs in Python hold it as a number."""
     if type(value) is str:
         return _of_text(value)
+    if value is None:
+        return None
     whole = isinstance(value, int) and not isinstance(value, bool)
     if whole:
         return f"{value:0{digits}x}" if value > 0 else None
@@ -111,17 +120,24 @@ class _Spoken(NamedTuple):
     mmgrpo: bool
     examples: tuple[str, ...]
     users: tuple[str, ...]
+    more: bool
+    """Whether they say anything but what the conventions find."""
 
 
 @lru_cache(4096)
 def _spoken(names: tuple[str, ...]) -> _Spoken:
     asked = (conventions_openinference, conventions_vercel)
+    metadata = any(name in ("metadata", "session.id") or name.startswith(_ADDED) for name in names)
+    mmgrpo = any(name.startswith("mmgrpo.") for name in names)
+    examples = tuple(name for name in _EXAMPLES if name in names)
+    users = tuple(name for name in _USERS if name in names)
     return _Spoken(
         (*(convention for convention in asked if convention.may_know(names)), conventions_genai),
-        any(name in ("metadata", "session.id") or name.startswith(_ADDED) for name in names),
-        any(name.startswith("mmgrpo.") for name in names),
-        tuple(name for name in _EXAMPLES if name in names),
-        tuple(name for name in _USERS if name in names),
+        metadata,
+        mmgrpo,
+        examples,
+        users,
+        bool(metadata or mmgrpo or examples or users or "signature" in names),
     )
 
 
@@ -133,9 +149,8 @@ def _findings(raw: RawSpan, spoken: _Spoken) -> Findings:
     return found if found.call is None or found.kind == "llm" else found.without_call()
 
 
-def _error(raw: RawSpan) -> str | None:
-    if not raw.failed:
-        return None
+def _error(raw: RawSpan) -> str:
+    """Why a span failed."""
     for event in raw.events:
         if event.name == "exception":
             said = event.attributes.get("exception.message") or event.attributes.get("exception.type")

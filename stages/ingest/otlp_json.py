@@ -79,22 +79,22 @@ def _of_record(record: Mapping[str, Any], where: str) -> Iterator[Item]:
 
 def _raw(span: Mapping[str, Any], scope: str, where: str) -> RawSpan:
     status, get = span.get("status") or {}, span.get
-    return RawSpan(
-        trace=found if (found := get("traceId")) is not None else get("trace_id"),
-        span=found if (found := get("spanId")) is not None else get("span_id"),
-        parent=found if (found := get("parentSpanId")) is not None else get("parent_span_id"),
-        name=str(get("name") or ""),
-        start=found if (found := get("startTimeUnixNano")) is not None else get("start_time_unix_nano"),
-        end=found if (found := get("endTimeUnixNano")) is not None else get("end_time_unix_nano"),
-        failed=status.get("code") in _FAILED,
-        message=status.get("message"),
-        attributes=plain(get("attributes") or []),
-        events=[
-            RawEvent(str(event.get("name") or ""), plain(event.get("attributes") or []))
-            for event in get("events") or ()
-        ],
-        scope=scope,
-        where=where,
+    events = get("events")
+    return RawSpan(  # by place: by name takes three times as long
+        found if (found := get("traceId")) is not None else get("trace_id"),
+        found if (found := get("spanId")) is not None else get("span_id"),
+        found if (found := get("parentSpanId")) is not None else get("parent_span_id"),
+        str(get("name") or ""),
+        found if (found := get("startTimeUnixNano")) is not None else get("start_time_unix_nano"),
+        found if (found := get("endTimeUnixNano")) is not None else get("end_time_unix_nano"),
+        status.get("code") in _FAILED,
+        status.get("message"),
+        plain(get("attributes") or []),
+        [RawEvent(str(event.get("name") or ""), plain(event.get("attributes") or [])) for event in events]
+        if events
+        else (),
+        scope,
+        where,
     )
 
 

@@ -63,6 +63,8 @@ def tokens_of_own(span: Span, call: Call, encoder: Encoder, tokenizer: str) -> T
         tokenizer: digest of the student's.
     """
     own = span.own
+    if not own:
+        return encoder.tokens(call, span.policy)
     if own.get("lm", "student") != "student":
         return Tokens("partial", OTHER_LM)
     if own.get("fidelity") == "partial":

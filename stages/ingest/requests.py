@@ -49,7 +49,7 @@ def request_of(value: Any) -> Request:
     held = [value, *inner]
     settings: dict[str, Any] = {}
     for part in reversed(held):
-        settings |= known(sampling(part))
+        settings |= sampling(part)
     prompt = messages_of(value) or _of_prompt(value)
     system = next((part[name] for part in held for name in _SYSTEM if part.get(name)), None)
     if prompt and prompt[0]["role"] != "system" and (first := message("system", unpacked(system))) and first["content"]:
@@ -83,17 +83,17 @@ def call_of(request: Request, answer: Answer | None, **more: Any) -> Call:
         answer: None where none was logged.
         **more: further fields of `Call`; those that are None are left to the request and the answer.
     """
-    said = answer.message if answer else None
-    fields: dict[str, Any] = {
-        "messages": request.messages or (),
-        "completion": said["content"] if said else None,
-        "tool_calls": tuple(said.get("tool_calls", ())) if said else (),
-        "reasoning": said.get("reasoning") if said else None,
-        "tools": request.tools,
-        "finish_reason": answer.finish_reason if answer else None,
-        "model": (answer.model if answer else None) or request.model,
-        "choices": answer.choices if answer else 1,
-        **request.settings,
-        **(answer.tokens if answer else {}),
-    }
-    return Call(**{**fields, **known(more)})
+    made = Call(request.messages or (), tools=request.tools, model=request.model)
+    if answer is not None:
+        made.finish_reason, made.model, made.choices = (
+            answer.finish_reason,
+            answer.model or request.model,
+            answer.choices,
+        )
+        if said := answer.message:
+            made.completion, made.reasoning = said["content"], said.get("reasoning")
+            made.tool_calls = tuple(said.get("tool_calls", ()))
+    for name, value in (*request.settings.items(), *(answer.tokens.items() if answer else ()), *more.items()):
+        if value is not None:
+            setattr(made, name, value)
+    return made

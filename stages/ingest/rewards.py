@@ -24,7 +24,7 @@ def values_of(scores: Sequence[Score], tree: Tree | None) -> Values:
     root = tree.root.span if tree and tree.root else None
     whole = {(score.name, score.value, score.source) for score in scores if score.span in (None, root)}
     values: Values = {}
-    for name, value, _ in sorted(whole, key=canonical_json):
+    for name, value, _ in sorted(whole, key=canonical_json) if len(whole) > 1 else whole:
         values.setdefault(name, []).append(value)
     return values
 

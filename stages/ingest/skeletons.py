@@ -14,6 +14,8 @@ from typing import Any
 from jinja2 import Environment, TemplateError, nodes
 
 Messages = Sequence[dict[str, str]]
+_Skeleton = tuple[str, list[int]]
+"""Texts of the template with `%s` for what is said, and the places of the messages that it is said in."""
 _WORD = "the text of message"
 _MARK = re.compile(f'\0"{_WORD} ([0-9]+)"\0')
 """In the place of a text. A template that writes it as JSON writes it otherwise, and is found out by the words."""
@@ -61,7 +63,7 @@ class Skeletons:
 
     def __init__(self, template: str | None, render: Callable[[Messages], str]) -> None:
         self._render, self._fine = render, template is not None and _only_puts_together(template)
-        self._shapes: dict[tuple[str, ...], list[str | int] | None] = {}
+        self._shapes: dict[tuple[str, ...], _Skeleton | None] = {}
 
     def text(self, messages: Messages) -> str:
         """The text of a conversation.
@@ -79,10 +81,10 @@ class Skeletons:
         skeleton = self._shapes[shape]
         if skeleton is None:
             return self._render(messages)
-        return "".join([part if isinstance(part, str) else messages[part]["content"] for part in skeleton])
+        pattern, places = skeleton
+        return pattern % tuple([messages[place]["content"] for place in places])
 
-    def _skeleton(self, shape: tuple[str, ...]) -> list[str | int] | None:
-        """Texts of the template, and between them the places of the messages whose content follows; None for none."""
+    def _skeleton(self, shape: tuple[str, ...]) -> _Skeleton | None:
         if _WORD in "".join(shape):
             return None
         tried = [{"role": role, "content": _Text(f'\0"{_WORD} {place}"\0')} for place, role in enumerate(shape)]
@@ -93,7 +95,7 @@ class Skeletons:
         parts = _MARK.split(made)
         if any(_WORD in text for text in parts[::2]):
             return None
-        return [int(part) if number % 2 else part for number, part in enumerate(parts) if part]
+        return "%s".join(text.replace("%", "%%") for text in parts[::2]), [int(place) for place in parts[1::2]]
 
 
 class _LookedAtError(ValueError):

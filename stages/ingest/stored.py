@@ -6,7 +6,7 @@ The bytes are what content digests are taken of, so that a span is encoded once,
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from math import isfinite
 from operator import attrgetter
@@ -24,30 +24,77 @@ _NUMBER = re.compile(rb"(?:^|[\[,:])-?(?:0\.0000|[0-9][0-9.]*e)")
 """Numbers that orjson and canonical JSON may write differently; also found within texts, which does no harm."""
 
 
-def _known(kind: type) -> Callable[[Any], dict[str, Any]]:
-    """What fields of a dataclass say more than that nothing is known. A 0 says something, NaN and infinity do not."""
-    defaults = [(item.name, _nothing(item)) for item in fields(kind) if item.name != "where"]
-    get = attrgetter(*(name for name, _ in defaults))
+class _Seldom:
+    """The fields of a dataclass that few of its items say anything in: they are looked at together."""
 
-    def known(value: Any) -> dict[str, Any]:
-        held = zip(defaults, get(value), strict=True)
-        return {
-            name: item
-            for (name, nothing), item in held
-            if item is not nothing and item != nothing and not (item.__class__ is float and not isfinite(item))
-        }
+    def __init__(self, kind: type, *often: str) -> None:
+        left = [item for item in fields(kind) if item.name not in (*often, "where")]
+        self._names, self._get = [item.name for item in left], attrgetter(*(item.name for item in left))
+        self._nothing = tuple(
+            item.default if item.default_factory is MISSING else item.default_factory() for item in left
+        )
 
-    return known
-
-
-def _nothing(item: Any) -> Any:
-    """A field's default; of one that has none, something that no value is."""
-    if item.default_factory is not MISSING:
-        return item.default_factory()
-    return item.default
+    def into(self, held: dict[str, Any], item: Any) -> dict[str, Any]:
+        """Add what they say."""
+        if (found := self._get(item)) != self._nothing:
+            every = zip(self._names, self._nothing, found, strict=True)
+            held.update((name, value) for name, nothing, value in every if value != nothing and _finite(value))
+        return held
 
 
-_of_span, _of_call, _of_score = _known(Span), _known(Call), _known(Score)
+_of_spans = _Seldom(
+    Span, "trace", "span", "parent", "kind", "name", "start", "end", "agent", "inputs", "outputs", "call"
+)
+_of_calls = _Seldom(Call, "messages", "completion", "finish_reason", "model", "temperature")
+_of_scores = _Seldom(Score, "trace", "name", "value")
+
+
+def _finite(value: Any) -> bool:
+    """Whether a value says more than that nothing is known. A 0 says something, NaN and infinity do not."""
+    return value.__class__ is not float or isfinite(value)
+
+
+def _of_span(span: Span) -> dict[str, Any]:
+    held: dict[str, Any] = {"trace": span.trace, "span": span.span}
+    if span.parent is not None:
+        held["parent"] = span.parent
+    if span.kind != "other":
+        held["kind"] = span.kind
+    if span.name != "":
+        held["name"] = span.name
+    if span.start is not None:
+        held["start"] = span.start
+    if span.end is not None:
+        held["end"] = span.end
+    if span.agent is not None:
+        held["agent"] = span.agent
+    if span.inputs is not None and _finite(span.inputs):
+        held["inputs"] = span.inputs
+    if span.outputs is not None and _finite(span.outputs):
+        held["outputs"] = span.outputs
+    if span.call is not None:
+        held["call"] = _of_call(span.call)
+    return _of_spans.into(held, span)
+
+
+def _of_call(call: Call) -> dict[str, Any]:
+    held: dict[str, Any] = {"messages": call.messages}
+    if call.completion is not None:
+        held["completion"] = call.completion
+    if call.finish_reason is not None:
+        held["finish_reason"] = call.finish_reason
+    if call.model is not None:
+        held["model"] = call.model
+    if call.temperature is not None and _finite(call.temperature):
+        held["temperature"] = call.temperature
+    return _of_calls.into(held, call)
+
+
+def _of_score(score: Score) -> dict[str, Any]:
+    held: dict[str, Any] = {"trace": score.trace, "name": score.name}
+    if _finite(score.value):  # None says that it was made and has no number
+        held["value"] = score.value
+    return _of_scores.into(held, score)
 
 
 def stored(item: Item) -> bytes:
@@ -58,8 +105,6 @@ def stored(item: Item) -> bytes:
     """
     if isinstance(item, Span):
         held = _of_span(item)
-        if item.call is not None:
-            held["call"] = _of_call(item.call)
     elif isinstance(item, Score):
         held = _of_score(item)
     else:
@@ -73,8 +118,12 @@ def canonical_bytes(value: Any) -> bytes:
     Raises:
         TypeError, ValueError: for what has no JSON form.
     """
-    line = orjson.dumps(value, option=_OPTIONS)
-    if (b"0.0000" in line or b"e-" in line or b"e+" in line) and _NUMBER.search(line):
+    try:
+        line = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError:  # perhaps of a key that is no text; that there may be such takes time of all others
+        line = orjson.dumps(value, option=_OPTIONS)
+    strange = b"0.0000" in line or (b"-" in line and b"e-" in line) or (b"+" in line and b"e+" in line)
+    if strange and _NUMBER.search(line):
         return canonical_json(orjson.loads(line)).encode()
     return line
 

@@ -13,6 +13,8 @@ from stages.ingest.normal import Call
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+_BARE = 2
+"""Fields that every message has: its role and its content."""
 FINISH = {
     "stop": "stop",
     "end_turn": "stop",
@@ -104,14 +106,13 @@ class Encoder:
 
 def _more_than_text(call: Call) -> str | None:
     """Why a call's text alone does not say what the model was sent or wrote."""
-    if (
-        call.tool_calls
-        or call.tools
-        or any(said.get("tool_calls") or said.get("role") == "tool" for said in call.messages)
-    ):
+    if call.tool_calls or call.tools or any(said.get("role") == "tool" for said in call.messages):
         return TOOLS
-    if call.reasoning or any(said.get("reasoning") for said in call.messages):
+    rich = [said for said in call.messages if len(said) > _BARE]
+    if any(said.get("tool_calls") for said in rich):
+        return TOOLS
+    if call.reasoning or any(said.get("reasoning") for said in rich):
         return REASONING
-    if any(said.get("other_content") for said in call.messages):
+    if any(said.get("other_content") for said in rich):
         return OTHER_CONTENT
     return None

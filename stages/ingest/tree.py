@@ -53,6 +53,9 @@ def _place(span: Span) -> tuple[Any, ...]:
 
 def once(records: Sequence[Span]) -> dict[str, Span]:
     """Each span once, by id, whatever the order and number of its records."""
+    single = {record.span: record for record in records}
+    if len(single) == len(records) and not any(record.told or record.where for record in records):
+        return {name: single[name] for name in sorted(single)}
     by_id: dict[str, list[Span]] = {}
     for record in records:
         by_id.setdefault(record.span, []).append(record)
@@ -63,7 +66,7 @@ def grow(records: Sequence[Span]) -> Tree | str:
     """The tree of a trace's records, or the reason why there is none."""
     spans = once(records)
     roots = [span for span in spans.values() if span.parent is None]
-    repeated = max(0, sum(not record.told for record in records) - len(spans))
+    repeated = max(0, len(records) - sum([bool(record.told) for record in records]) - len(spans))
     if len(roots) > 1:
         return SEVERAL_ROOTS
     if roots:

@@ -3,35 +3,34 @@
 OTLP-JSON lines with two agents a trace, as an instrumented program exports them. Each contestant is a process of its
 own and takes its turn in every round: `json`, the bare parse of the same bytes with the standard library, on one
 thread; `read`, into the normal form; `ingest`, the whole command, tokens, tables and digests included, in one process;
-`shared`, the same with a process for each core. Ratios are taken within rounds: of the CPU seconds of all processes of
-a contestant, and of wall time. Peak memory is that of its largest process. The last line is one JSON object.
+`shared`, the same with a process for each core. Three show what no ingest can do without: `start`, the command on the
+first trace alone, imports and the tokenizer's vocabulary included; `tokenise`, each different text once through the
+tokenizer; `parquet`, the snapshot's tables written from memory, unchecked. Ratios are taken within rounds: of the CPU
+seconds of all processes of a contestant, and of wall time. Peak memory is that of its largest process, with what
+`tokenise` and `parquet` are given before their clock starts. The last line is one JSON object.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.benchmarks.ingest_traces import SPANS, write_traces
+
 ROOT = Path(__file__).resolve().parents[2]
-CONTESTANTS = ("json", "read", "ingest", "shared")
+CONTESTANTS = ("json", "start", "read", "tokenise", "parquet", "ingest", "shared")
 SIZES = {"10k": 10_000, "100k": 100_000, "1M": 1_000_000}
-SPANS = 5
-"""Of a trace."""
-TOPICS = (
-    "a lost card",
-    "the exchange rate",
-    "a refund that is late",
-    "the age limit",
-    "a new PIN",
-    "the app on a phone",
-)
+BATCH = 1024
+"""Texts that go through the tokenizer at once."""
 PROGRAM = """
 def program():
     def run(inputs, call):
@@ -55,92 +54,40 @@ inputs = ["question"]
 """
 
 
-def write_traces(path: Path, spans: int) -> None:
-    """Traces of five spans each, one a line."""
-    with path.open("w", encoding="utf-8") as file:
-        for number in range(spans // SPANS):
-            scope = {"scope": {"name": "app"}, "spans": _trace(number)}
-            file.write(json.dumps({"resourceSpans": [{"scopeSpans": [scope]}]}) + "\n")
-
-
-def _trace(number: int) -> list[dict[str, Any]]:
-    question = (
-        f"Customer {number // 4}: tell me about {TOPICS[number % len(TOPICS)]}, please, and what I have to do now."
-    )
-    begin = 1_790_000_000_000_000_000 + number * 10**9
-    evaluation = {"gen_ai.evaluation.name": "right", "gen_ai.evaluation.score.value": float(number % 3 == 0)}
-    root = _span(number, 0, None, "invoke_workflow", begin, {"input.value": json.dumps({"question": question})})
-    root["events"] = [{"name": "gen_ai.evaluation.result", "attributes": _attributes(evaluation)}]
-    found = [root]
-    for place, (agent, order, answer) in enumerate(
-        (
-            ("summarizer", "Summarize the customer's question.", question[12:60]),
-            ("classifier", "Name the intent.", "card_arrival"),
-        )
-    ):
-        asked = [("system", order), ("user", question)]
-        call = {
-            "gen_ai.operation.name": "chat",
-            "gen_ai.request.model": "a-model",
-            "gen_ai.request.temperature": 0.7,
-            "gen_ai.input.messages": json.dumps([_said(role, text) for role, text in asked]),
-            "gen_ai.output.messages": json.dumps([_said("assistant", answer)]),
-            "gen_ai.response.finish_reasons": ["stop"],
-        }
-        at = begin + (place + 1) * 10**8
-        naming = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": agent}
-        found.append(_span(number, 1 + 2 * place, 0, f"invoke_agent {agent}", at, naming))
-        found.append(_span(number, 2 + 2 * place, 1 + 2 * place, "chat a-model", at + 1000, call))
-    return found
-
-
-def _said(role: str, text: str) -> dict[str, Any]:
-    return {"role": role, "parts": [{"type": "text", "content": text}]}
-
-
-def _span(
-    number: int, place: int, parent: int | None, name: str, begin: int, attributes: dict[str, Any]
-) -> dict[str, Any]:
-    above = {} if parent is None else {"parentSpanId": f"{number * SPANS + parent + 1:016x}"}
-    return {
-        "traceId": f"{number + 1:032x}",
-        "spanId": f"{number * SPANS + place + 1:016x}",
-        **above,
-        "name": name,
-        "kind": 1,
-        "startTimeUnixNano": str(begin),
-        "endTimeUnixNano": str(begin + 5 * 10**7),
-        "attributes": _attributes(attributes),
-        "status": {},
-    }
-
-
-def _attributes(values: dict[str, Any]) -> list[dict[str, Any]]:
-    def typed(value: Any) -> dict[str, Any]:
-        if isinstance(value, list):
-            return {"arrayValue": {"values": [typed(item) for item in value]}}
-        return {"doubleValue": value} if isinstance(value, float) else {"stringValue": value}
-
-    return [{"key": key, "value": typed(value)} for key, value in values.items()]
-
-
-def contend(name: str, traces: Path, scratch: Path) -> int:
-    """One contestant's whole job; returns how many spans it saw."""
+def prepared(name: str, traces: Path, scratch: Path) -> Callable[[], int]:
+    """One contestant's whole job, which gives how many spans it saw. What it is given is made here, off the clock."""
     if name == "json":
-        with traces.open("rb") as file:
-            parsed = (json.loads(line) for line in file)
-            return sum(len(value["resourceSpans"][0]["scopeSpans"][0]["spans"]) for value in parsed)
+        return lambda: sum(len(spans) for spans in _parsed(traces))
     if name == "read":
         from stages.ingest.formats import format_named, read_items
         from stages.ingest.normal import Span
 
-        return sum(isinstance(item, Span) for item in read_items(str(traces), format_named("otlp_json")))
-    from pipeline.cli import main
+        return lambda: sum(isinstance(item, Span) for item in read_items(str(traces), format_named("otlp_json")))
+    if name == "tokenise":
+        return _tokenising(traces)
+    if name == "parquet":
+        return _writing(traces, scratch)
     from pipeline.pool import cores
+
+    if name == "start":
+        with traces.open("rb") as file:
+            (scratch / "first.jsonl").write_bytes(file.readline())
+        traces = scratch / "first.jsonl"
+    return lambda: _ingest(traces, scratch, cores() if name == "shared" else 1)
+
+
+def _parsed(traces: Path) -> Iterator[list[dict[str, Any]]]:
+    """The spans of each line."""
+    with traces.open("rb") as file:
+        for line in file:
+            yield json.loads(line)["resourceSpans"][0]["scopeSpans"][0]["spans"]
+
+
+def _ingest(traces: Path, scratch: Path, workers: int) -> int:
+    from pipeline.cli import main
 
     (scratch / "bench_program.py").write_text(PROGRAM)
     (scratch / "recipe.toml").write_text(RECIPE)
-    workers = cores() if name == "shared" else 1
     where = ["--snapshots", str(scratch / "snapshots"), "--exec", "progress=off"]
     where += ["--exec", f"ingest_workers={workers}"]
     assert main(["ingest", str(scratch / "recipe.toml"), str(traces), *where]) == 0
@@ -148,17 +95,59 @@ def contend(name: str, traces: Path, scratch: Path) -> int:
     return int(json.loads(manifest.read_text())["metrics"]["rollouts"]) * SPANS
 
 
+def _tokenising(traces: Path) -> Callable[[], int]:
+    from stages.engines.models import load_tokenizer, resolve_base
+
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread, as in ingest
+    backend = load_tokenizer(resolve_base("smollm2-135m-instruct", ROOT, None)).backend_tokenizer
+    spans, texts = 0, set[str]()
+    for found in _parsed(traces):
+        spans += len(found)
+        for attribute in (item for span in found for item in span["attributes"]):
+            if attribute["key"] in ("gen_ai.input.messages", "gen_ai.output.messages"):
+                texts |= {said["parts"][0]["text"] for said in json.loads(attribute["value"]["stringValue"])}
+    distinct = sorted(texts)
+
+    def job() -> int:
+        for start in range(0, len(distinct), BATCH):
+            for encoded in backend.encode_batch_fast(distinct[start : start + BATCH], add_special_tokens=False):
+                assert encoded.ids
+        return spans
+
+    return job
+
+
+def _writing(traces: Path, scratch: Path) -> Callable[[], int]:
+    import pyarrow.parquet as pq
+
+    spans = _ingest(traces, scratch, 1)
+    tables = [pq.read_table(path) for path in sorted((scratch / "snapshots").glob("ingest/*/*.parquet"))]
+
+    def job() -> int:
+        for table in tables:
+            pq.write_table(table, scratch / "again.parquet", compression="zstd", compression_level=3)
+        return spans
+
+    return job
+
+
 def _child(name: str, traces: str) -> None:
-    import stages.ingest.formats  # noqa: F401 - imports are no part of the job
+    import stages.ingest.formats  # noqa: F401 - imports are no part of reading
 
     with tempfile.TemporaryDirectory() as scratch:
-        wall, cpu = time.perf_counter(), time.process_time()
-        spans = contend(name, Path(traces), Path(scratch))
-        others = resource.getrusage(resource.RUSAGE_CHILDREN)
-        cpu = time.process_time() - cpu + others.ru_utime + others.ru_stime
-        took = {"wall": time.perf_counter() - wall, "cpu": cpu}
-    peak = max(others.ru_maxrss, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) / 1024
+        job = prepared(name, Path(traces), Path(scratch))
+        before, wall = _cpu(), time.perf_counter()
+        spans = job()
+        took = {"wall": time.perf_counter() - wall, "cpu": _cpu() - before}
+    whose = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    peak = max(resource.getrusage(who).ru_maxrss for who in whose) / 1024
     print(json.dumps({**took, "spans": spans, "peak_mib": peak}))
+
+
+def _cpu() -> float:
+    """Seconds of this process and of those that it has waited for."""
+    others = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + others.ru_utime + others.ru_stime
 
 
 def run(size: str, rounds: int) -> dict[str, Any]:
@@ -173,7 +162,7 @@ def run(size: str, rounds: int) -> dict[str, Any]:
                 done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
                 found[name].append(json.loads(done.stdout.splitlines()[-1]))
         megabytes = traces.stat().st_size / 2**20
-    counts = {item["spans"] for items in found.values() for item in items}
+    counts = {item["spans"] for name, items in found.items() for item in items if name != "start"}
     assert counts == {SIZES[size]}, f"the contestants saw {counts} spans, not {SIZES[size]}"
     return {"size": size, "spans": SIZES[size], "mib": round(megabytes, 1), "results": _summary(found)}
 

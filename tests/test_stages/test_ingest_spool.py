@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from schemas.canonical import canonical_json, digest
 from stages.ingest.content import Entries, content_of, entry_of, entry_of_packed
 from stages.ingest.normal import Call, Refused, Score, Span
 from stages.ingest.spool import PARTS, Spool, traces_in
-from stages.ingest.stored import canonical_bytes, restored, stored
+from stages.ingest.stored import KINDS, canonical_bytes, restored, stored
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 JSON = st.recursive(
@@ -76,6 +76,24 @@ def test_a_span_comes_back_as_it_was_but_for_where_it_stood(span: Span) -> None:
 @given(SCORES)
 def test_a_score_comes_back_as_it_was(score: Score) -> None:
     assert restored("score", stored(score)) == score
+
+
+LEAST: dict[type, dict[str, Any]] = {
+    Span: {"trace": "t", "span": "s"},
+    Call: {"messages": ()},
+    Score: {"trace": "t", "name": "n", "value": None},
+}
+LISTS = ("messages", "tool_calls", "prompt_ids", "completion_ids", "logprobs", "told")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(kind, item.name) for kind in LEAST for item in fields(kind) if item.name not in ("where", "call")],
+)
+def test_every_field_comes_back_whether_many_items_have_it_or_few(kind: type, name: str) -> None:
+    made = kind(**{**LEAST[kind], name: (1,) if name in LISTS else 7})
+    item = Span("t", "s", call=made) if isinstance(made, Call) else made
+    assert restored(KINDS[type(item)], stored(item)) == item
 
 
 @given(SPANS, st.sampled_from(["temperature", "top_k", "cached"]))
