@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.utils.chat_template_utils import render_jinja_template
 
@@ -91,6 +91,7 @@ CHATS = st.lists(
 
 
 @pytest.mark.parametrize("template", [CHATML, QWEN])
+@settings(deadline=None)
 @given(st.lists(CHATS, min_size=1, max_size=4))
 def test_a_skeleton_gives_what_its_template_gives(template: str, chats: list[list[dict[str, str]]]) -> None:
     made, _ = of(template)
