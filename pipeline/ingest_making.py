@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from pipeline.ingest_spooling import code_digest, taken_over
-from pipeline.ingest_steps import Making, make_part, make_range
-from pipeline.pool import Pools, pool_of
+from pipeline.ingest_steps import Making, Part, make_part, make_range, take_older
+from pipeline.pool import Pool, Pools, pool_of
+from schemas.canonical import digest
 from stages.contract import Out
 from stages.ingest import snapshot
 from stages.ingest.account import Account
 from stages.ingest.content import Content
-from stages.ingest.onto import Onto
-from stages.ingest.ranges import made_of, ranges_for
-from stages.ingest.records import Record
+from stages.ingest.onto import Onto, compared
+from stages.ingest.ranges import Made, made_of, ranges_for
 from stages.ingest.rescore import Rescorer
-from stages.ingest.spool import PARTS
 from stages.ingest.taken_up import TakenUp
+
+Task = TypeVar("Task")
+Range = tuple[list[Path], int, float]
+"""See `made_of`."""
 
 
 class Make(Protocol):
@@ -39,8 +41,9 @@ def make(
     *,
     dev: float,
     workers: int | Pools,
+    older: Onto | None = None,
 ) -> dict[str, Any]:
-    """Write the tables of the traces.
+    """Write the tables of the traces. Parts that a killed process had made are not made again.
 
     Args:
         making: makes the state of a process.
@@ -50,46 +53,45 @@ def make(
         out: where the tables go.
         dev: share of the examples that become the dev split.
         workers: processes.
+        older: the snapshot that the traces come onto, which `making` knows too.
 
     Returns:
         Metrics; see `snapshot.finish`.
 
     Raises:
         DataError: when no trace is a rollout.
-        StageError: when a process was killed.
+        StageError: when a process was killed; when the metric failed on every rollout.
     """
-    count = ranges_for(content.spans)
+    count = ranges_for(content.spans + (older.spans if older else 0))
     folder = taken_over(out.scratch, f"ranges-{count}-{code_digest()[:8]}")
+    tasks = {name: (place, name) for place, name in enumerate(parts)}
+    taken = {} if older is None else {name: name for name in [digest(["older", sorted(older.again)])]}
     left = TakenUp(folder)
-    left.keep(parts)
-    tasks = [(place, name) for place, name in enumerate(parts) if name not in left.told]
-    account, repeated = Account(), 0
-    for noted, further in (left.told[name] for name in parts if name in left.told):
-        account.add(Account.of_json(noted))
-        repeated += further
+    left.keep({*tasks, *taken})
+    account, repeated, total = Account(), 0, content.traces + (older.traces if older else 0)
+    before, now = dict[str, str](), dict[str, str]()
     with pool_of(workers, partial(making, folder=folder, count=count)) as pool:
-        for counted, further in pool.each(make_part, tasks):
-            account.add(counted)
-            repeated += further
-            out.progress(account.traces, content.traces, "traces")
+        for part in _each(pool, make_part, tasks, left):
+            account.add(part.account)
+            repeated += part.repeated
+            now |= part.prints
+            out.progress(account.traces, total, "traces")
+        for part in _each(pool, take_older, taken, left):
+            account.add(part.account)
+            before |= part.prints
         ranges = [(sorted(folder.iterdir()), place, dev) for place in range(count)]
-        made = pool.each(make_range, ranges) if rescorer is None else (made_of(*task, rescorer) for task in ranges)
+        made = pool.each(make_range, ranges) if rescorer is None else _rescored(ranges, rescorer)
         metrics = snapshot.finish(account, made, count, out)
-    return metrics | {"repeated_spans": repeated}
+    told = {} if older is None else {"onto": compared(content.traces, before, now)}
+    return metrics | {"repeated_spans": repeated} | told
 
 
-def make_onto(
-    making: Make, content: Content, rescorer: Rescorer | None, out: Out, *, dev: float, onto: Onto
-) -> dict[str, Any]:
-    """Write the tables of the traces and of the snapshot that they come onto. See `make`."""
-    state, repeated = making(folder=out.scratch / "unused", count=1), Counter[str]()
+def _each(pool: Pool, step: Callable[[Making, Task], Part], tasks: Mapping[str, Task], left: TakenUp) -> Iterator[Part]:
+    """What came of each task of a name: first of those that a killed process had finished."""
+    yield from (Part.of_json(left.told[name]) for name in tasks if name in left.told)
+    yield from pool.each(step, [task for name, task in tasks.items() if name not in left.told])
 
-    def made() -> Iterator[Record]:
-        for place in range(PARTS):
-            for record, further in state.records(place):
-                repeated["spans"] += further
-                yield record
 
-    size = snapshot.Size(content.traces + onto.traces, content.spans + onto.spans)
-    metrics = snapshot.write(onto.merged(made()), size, dev, out, rescorer=rescorer)
-    return metrics | {"repeated_spans": repeated["spans"], "onto": dict(sorted(onto.counts.items()))}
+def _rescored(ranges: Iterable[Range], rescorer: Rescorer) -> Iterator[Made]:
+    yield from (made_of(*item, rescorer) for item in ranges)
+    rescorer.refuse_failure()

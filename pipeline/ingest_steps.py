@@ -22,10 +22,11 @@ from stages.ingest.content import Entry, entry_of, entry_of_packed
 from stages.ingest.formats import format_named, piece_items
 from stages.ingest.limits import DEFAULT, Limits, use_limits
 from stages.ingest.normal import Refused
+from stages.ingest.onto import Onto
 from stages.ingest.pieces import Piece, content_key
 from stages.ingest.pseudonyms import numbered
 from stages.ingest.ranges import Made, Ranges, made_of
-from stages.ingest.records import Record
+from stages.ingest.records import Record, fingerprint, records_of
 from stages.ingest.redact import Redactor
 from stages.ingest.snapshot import record_of
 from stages.ingest.spool import Packed, Spool, traces_in
@@ -165,12 +166,22 @@ class Making:
         lying: the traces.
         assembler: of the recipe.
         secret: of example ids.
+        onto: the snapshot that they come onto, if they do.
         folder: for ranges.
         count: of ranges.
     """
 
-    def __init__(self, lying: Lying, assembler: Assembler, secret: bytes | None, *, folder: Path, count: int) -> None:
-        self._lying, self._assembler, self._secret = lying, assembler, secret
+    def __init__(
+        self,
+        lying: Lying,
+        assembler: Assembler,
+        secret: bytes | None,
+        onto: Onto | None,
+        *,
+        folder: Path,
+        count: int,
+    ) -> None:
+        self._lying, self._assembler, self._secret, self.onto = lying, assembler, secret, onto
         self.leaves = folder / uuid4().hex
         """Folder that this process writes into."""
         self.ranges = Ranges(self.leaves, count)
@@ -180,16 +191,56 @@ class Making:
         return (record_of(self._assembler, trace, self._secret) for trace in self._lying.traces(place))
 
 
-def make_part(state: Making, task: tuple[int, str]) -> tuple[Account, int]:
-    """Make the records of a part, and note it under its name; how many records were a further one of a span."""
+@dataclass
+class Part:
+    """What came of a part of the traces."""
+
+    account: Account = field(default_factory=Account)
+    repeated: int = 0
+    """Records that were a further one of a span."""
+    prints: dict[str, str] = field(default_factory=dict)
+    """Fingerprints of the records of traces that an older snapshot has too."""
+
+    def as_json(self) -> list[Any]:
+        """What is noted of it."""
+        return [self.account.as_json(), self.repeated, self.prints]
+
+    @classmethod
+    def of_json(cls, noted: list[Any]) -> Part:
+        """What `as_json` gave."""
+        account, *more = noted
+        return cls(Account.of_json(account), *more)
+
+
+def make_part(state: Making, task: tuple[int, str]) -> Part:
+    """Make the records of a part, and note it under its name."""
     place, name = task
-    account, repeated = Account(), 0
+    part, onto = Part(), state.onto
     for record, further in state.records(place):
-        account.count(record)
-        state.ranges.add(record)
-        repeated += further
-    state.ranges.done(name, [account.as_json(), repeated])
-    return account, repeated
+        if onto is not None and record.id in onto.again:
+            part.prints[record.id] = fingerprint(record, scored=onto.scored)
+        _add(record, part, state)
+        part.repeated += further
+    state.ranges.done(name, part.as_json())
+    return part
+
+
+def take_older(state: Making, name: str) -> Part:
+    """Take over what stays of the snapshot that the traces come onto, and note it under a name."""
+    part, onto = Part(), state.onto
+    assert onto is not None
+    for record in records_of(onto.folder):
+        if record.id in onto.again:
+            part.prints[record.id] = fingerprint(record, scored=onto.scored)
+        else:
+            _add(record, part, state)
+    state.ranges.done(name, part.as_json())
+    return part
+
+
+def _add(record: Record, part: Part, state: Making) -> None:
+    part.account.count(record)
+    state.ranges.add(record)
 
 
 def make_range(_: Making, task: tuple[list[Path], int, float]) -> Made:

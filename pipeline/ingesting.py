@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.ingest_making import make, make_onto
+from pipeline.ingest_leftovers import purpose_of, settle_leftovers
+from pipeline.ingest_making import make
 from pipeline.ingest_reading import Sources, Wanted, read_all, workers_for
+from pipeline.ingest_rescoring import asks_the_base, scoring_of, tell_scoring
 from pipeline.ingest_spooling import spooled_in
 from pipeline.ingest_steps import Lying, Making
 from pipeline.jobs import key_of
@@ -27,24 +29,20 @@ from pipeline.store import PartialArtifact, Store
 from pipeline.texttable import cell
 from pipeline.tombstones import forgotten_in, refuse_deleted
 from schemas.addresses import without_secrets
-from schemas.canonical import digest
 from schemas.errors import DataError
 from schemas.execution import Execution
 from schemas.manifest import TELEMETRY
 from stages.contract import Artifact
-from stages.examples import read_examples
 from stages.ingest import snapshot
 from stages.ingest.assemble import Assembler, Trace
 from stages.ingest.content import Content, content_of
 from stages.ingest.limits import Limits, use_limits
 from stages.ingest.modules import Place, as_toml, place_of, suggest
-from stages.ingest.onto import Onto
-from stages.ingest.rescore import NoEngine, Rescorer
-from stages.ingest.rescore import identity as rescored_by
+from stages.ingest.onto import onto
 from stages.ingest.spool import PARTS
 from stages.ingest.tokens import Encoder
 from stages.ingest.tree import Tree, grow
-from stages.programs.load import Program, identity_of, load_program
+from stages.programs.load import load_program
 
 if TYPE_CHECKING:
     from stages.engines.models import BaseModel
@@ -73,7 +71,7 @@ def ingest(
         RecipeError, DataError: as reading them does; when nothing in them is a rollout of the program.
     """
     started, clock = datetime.now(UTC), time.monotonic()
-    meter = meter_of("rescore" if wanted.rescore and _asks_the_base(loaded) else snapshot.NAME, execution)
+    meter = meter_of("rescore" if wanted.rescore and asks_the_base(loaded) else snapshot.NAME, execution)
     base = _base(loaded, execution)
     snapshot.secret_of(loaded.recipe)  # refused before anything is read
     redactor, workers = redactor_of(loaded, execution), cluster or workers_for(wanted, execution)
@@ -88,33 +86,32 @@ def ingest(
         content = content_of(entries)
         if sources.forgotten:
             reporter.note(f"left out, since they were to be forgotten: {sources.forgotten} traces")
-        program = load_program(loaded.recipe, loaded.root) if wanted.rescore else None
-        params = _params(loaded, base, content, program)
+        scoring = scoring_of(loaded) if wanted.rescore else None
+        params = _params(loaded, base, content) | ({} if scoring is None else scoring.params)
         parent = None if wanted.onto is None else parent_of(wanted.onto, snapshot.recipe_slice(loaded.recipe), params)
         payload = _payload(loaded, params | ({"parent": parent.digest} if parent else {}))
         key, store = key_of(payload), Store(folder)
+        purpose = purpose_of(payload, wanted.addresses)
         if (found := store.find(snapshot.NAME, key)) is not None:
             refuse_deleted(found)
+            settle_leftovers(store, None, purpose, reporter)
             return found, False
         reporter.start("making the snapshot")
         try:
             with store.begin(snapshot.NAME, key, reporter, meter) as out:
-                rescorer = None if program is None else _rescorer(loaded, execution, base, program)
-                secret, dev = snapshot.secret_of(loaded.recipe), loaded.recipe.ingest.dev
-                making = partial(Making, lying, _assembler(loaded, base), secret)
-                if parent is None:
-                    metrics = make(making, content, sources.parts, rescorer, out, dev=dev, workers=workers)
-                else:
-                    onto = Onto(parent.path, {name for name, *_ in entries}, scored=program is None)
-                    metrics = make_onto(making, content, rescorer, out, dev=dev, onto=onto)
-                if parent is not None and not metrics["onto"].keys() & {"added", "replaced"}:
+                settle_leftovers(store, out, purpose, reporter)
+                given = {name for name, *_ in entries}
+                older = None if parent is None else onto(parent.path, given, scored=scoring is None)
+                making = partial(Making, lying, _assembler(loaded, base), snapshot.secret_of(loaded.recipe), older)
+                rescorer = None if scoring is None else scoring.rescorer(execution, base, out)
+                dev = loaded.recipe.ingest.dev
+                metrics = make(making, content, sources.parts, rescorer, out, dev=dev, workers=workers, older=older)
+                if parent is not None and _nothing_new(parent, params, metrics):
                     out.discard()
                     return parent, False
                 _keep_sources(sources, out)
                 if rescorer is not None:
-                    from stages.programs.desk import session_figures
-
-                    out.telemetry(**session_figures(rescorer.session))
+                    tell_scoring(rescorer, out, reporter)
                 made = provenance(started, time.monotonic() - clock)
                 artifact = out.finish(
                     stage=snapshot.NAME,
@@ -182,32 +179,10 @@ def _base(loaded: LoadedRecipe, execution: Execution) -> BaseModel:
     return resolve_base(loaded.recipe.model.base, loaded.root, Path(execution.cache) if execution.cache else None)
 
 
-def _rescorer(loaded: LoadedRecipe, execution: Execution, base: BaseModel, program: Program) -> Rescorer:
-    """The metric, with the judges that the recipe gives it. The base model is loaded only where one of them is it."""
-    from stages.engines.factory import engine_of, make_endpoints
-    from stages.engines.interface import Sampling
-    from stages.programs.judging import judging_of
-    from stages.programs.session import Session
-
-    recipe = loaded.recipe
-    session = Session(
-        engine=engine_of(base, recipe.model, execution) if _asks_the_base(loaded) else NoEngine(),
-        origin={"tokenizer": base.tokenizer, "template": base.template},
-        adapters={},
-        sampling=Sampling(),
-        lms=recipe.lms,
-        endpoints=make_endpoints(recipe),
-        parse_retries=0,
-        timeout_s=recipe.program.timeout_s,
-        judging=judging_of(recipe, execution, base.digest, recipe.seed),
-    )
-    has_data = (loaded.root / recipe.examples.path).exists()
-    rows = read_examples(recipe, loaded.root) if has_data else []
-    return Rescorer(program, session, {row["example_id"]: row for row in rows}, execution.concurrency)
-
-
-def _asks_the_base(loaded: LoadedRecipe) -> bool:
-    return any(lm.kind == "base" for lm in loaded.recipe.lms.values())
+def _nothing_new(parent: Artifact, params: Mapping[str, Any], metrics: Mapping[str, Any]) -> bool:
+    """Whether a child would hold what its parent holds."""
+    labels = parent.manifest.payload["params"].get("labels")
+    return labels == params.get("labels") and not metrics["onto"].keys() & {"added", "replaced"}
 
 
 def _assembler(loaded: LoadedRecipe, base: BaseModel) -> Assembler:
@@ -218,14 +193,12 @@ def _assembler(loaded: LoadedRecipe, base: BaseModel) -> Assembler:
     return Assembler(loaded.recipe.examples.inputs, loaded.recipe.ingest, encoder, digests)
 
 
-def _params(loaded: LoadedRecipe, base: BaseModel, content: Content, program: Program | None) -> dict[str, Any]:
-    """What a snapshot is made of, beside the recipe. `program` is the one that scores anew."""
+def _params(loaded: LoadedRecipe, base: BaseModel, content: Content) -> dict[str, Any]:
+    """What a snapshot is made of, beside the recipe."""
     params: dict[str, Any] = {"traces": content.digest}
     params["base"] = {"tokenizer": base.tokenizer, "template": base.template}
     if key_id := snapshot.key_id(loaded.recipe):
         params["key_id"] = key_id
-    if program is not None:
-        params["rescored"] = digest(rescored_by(identity_of(loaded.recipe, loaded.root, program)))
     return params
 
 

@@ -93,5 +93,5 @@ def parent_of(folder: Path, recipe: Mapping[str, Any], params: Mapping[str, Any]
     return parent
 
 
-_OWN = ("traces", "parent", "forgotten")
-"""What each snapshot has of its own among the params."""
+_OWN = ("traces", "parent", "forgotten", "labels")
+"""What each snapshot has of its own among the params. Labels may be others: all its rows are scored anew by them."""

@@ -98,9 +98,26 @@ class Store:
             return [(folder.parent.name, folder) for folder in mirror.artifacts.bring_all(self.root)]
         return [(path.parent.parent.name, path.parent) for path in sorted(self.root.glob(f"*/*/{MANIFEST}"))]
 
-    def unfinished(self) -> list[Path]:
-        """Folders of artifacts that were begun and are not finished, sorted."""
-        return sorted(path for path in self.root.glob("*/.*.partial") if path.is_dir())
+    def unfinished(self, stage: str = "*") -> list[Path]:
+        """Folders of artifacts that were begun and are not finished, sorted. `stage`: only of this one."""
+        return sorted(path for path in self.root.glob(f"{stage}/.*.partial") if path.is_dir())
+
+    @contextmanager
+    def idle(self, partial: Path) -> Iterator[None]:
+        """Hold the lock of an unfinished artifact that nobody works on.
+
+        Raises:
+            LockedError: when another process does.
+        """
+        with hold(partial.with_suffix(".lock"), f"artifact {partial.parent.name}/{partial.stem[1:]}"):
+            yield
+
+    def give_up(self, partial: Path) -> None:
+        """Delete an unfinished artifact whose lock this process holds."""
+        final = partial.with_name(partial.stem[1:])
+        shutil.rmtree(partial)
+        if (mirror := mirror_of(final)) is not None:
+            mirror.artifacts.drop(final)
 
     @contextmanager
     def begin(self, stage: str, key: str, reporter: Reporter, meter: Meter | None = None) -> Iterator[PartialArtifact]:

@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pipeline.ingest_steps import make_part, read_piece
+from pipeline.ingest_steps import make_part, read_piece, take_older
 from pipeline.on_ray.crew import AHEAD, Crew
 from pipeline.pool import Pool
 from schemas.errors import DataError
 
-WRITING = (read_piece, make_part)
+WRITING = (read_piece, make_part, take_older)
 """Steps that leave something in the folder of their process; the others only read."""
 Task = TypeVar("Task")
 Result = TypeVar("Result")

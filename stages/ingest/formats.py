@@ -51,6 +51,8 @@ BUILT_IN = (
 )
 """In the order in which they are tried: what is told apart by one odd key comes before what is told by common ones."""
 AUTO = "auto"
+_LOOKED_AT = 64
+"""Values of no known format, at most, that are looked past: a log may begin with a broken one."""
 
 
 class Format(Protocol):
@@ -103,7 +105,7 @@ def format_named(name: str) -> Format:
 
 
 def recognise(address: str) -> Format | Refused:
-    """The format of a file, by its bytes or by its first value that can be read."""
+    """The format of a file, by its bytes or by the first of its first values that one is known by."""
     try:
         whose = next((known for known in formats().values() if _by_bytes(known, address) is not None), None)
         values = csv_values(address) or read_values(address, _all_splits())
@@ -111,12 +113,20 @@ def recognise(address: str) -> Format | Refused:
         return Refused("not_readable", str(error), address)
     if whose is not None:
         return whose
-    first: Refused | None = None
+    refused: Refused | None = None
+    unknown, passed = "", 0
     for value in values:
-        if isinstance(value, Value):
-            return _format_of(value) or Refused("unknown_format", _shown(value.value), address)
-        first = first or value
-    return first or Refused("empty", "the file holds no value", address)
+        if isinstance(value, Refused):
+            refused = refused or value
+            continue
+        if (known := _format_of(value)) is not None:
+            return known
+        unknown, passed = unknown or _shown(value.value), passed + 1
+        if passed == _LOOKED_AT:
+            break
+    if unknown:
+        return Refused("unknown_format", unknown, address)
+    return refused or Refused("empty", "the file holds no value", address)
 
 
 def _all_splits() -> tuple[str, ...]:

@@ -44,10 +44,24 @@ def layout_of(stream: io.BufferedReader) -> tuple[Literal["empty", "lines", "arr
     if head[:1] not in (b"[", b"{"):
         return "lines", Chained(b"", stream)
     first = stream.readline(WHOLE if head[:1] == b"[" else LINE)
-    more = first.endswith(b"\n") and skip_space(stream)
+    more = skip_space(stream) if first.endswith(b"\n") else b""
     if more and is_json(first):
         return "lines", Chained(first, stream)
-    return "array" if head[:1] == b"[" else "object", Chained(first, stream)
+    following = [stream.readline(LINE), stream.readline(LINE)] if more[:1] == b"{" else []
+    read = Chained(first + b"".join(following), stream)
+    if following and _is_broken(first, *following):
+        return "lines", read
+    return "array" if head[:1] == b"[" else "object", read
+
+
+def _is_broken(first: bytes, second: bytes, third: bytes) -> bool:
+    """Whether a line that is no JSON is one of lines: no document has two objects without a comma between them."""
+    alone = not third and first.rstrip()[-1:] not in (b"[", b"{", b",", b":")
+    return _is_object(second) and (alone or _is_object(third))
+
+
+def _is_object(line: bytes) -> bool:
+    return line.lstrip()[:1] == b"{" and is_json(line)
 
 
 def json_lines(stream: Any, address: str, before: int = 0) -> Iterator[Value | Refused]:

@@ -6,40 +6,54 @@ A trace is taken as a whole: where it comes again with other content, its newer 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from stages.ingest.records import Record, fingerprint, records_of
+import pyarrow.parquet as pq
+
+from schemas.parquet import preflight
+from schemas.traces import TRACES
 
 
+@dataclass(frozen=True)
 class Onto:
-    """The rows of a snapshot that others come onto.
+    """A snapshot that others come onto."""
+
+    folder: Path
+    again: frozenset[str]
+    """Its traces that are given anew: what it holds of them is left."""
+    scored: bool
+    """Whether logged scores count when two records of a trace are compared."""
+    traces: int
+    """That stay."""
+    spans: int
+    """Of those."""
+
+
+def onto(folder: Path, new: Collection[str], *, scored: bool = True) -> Onto:
+    """What stays of a snapshot when traces of these ids come onto it.
+
+    Raises:
+        DataError: when its table of traces is damaged.
+    """
+    path = folder / f"{TRACES.name}.parquet"
+    preflight(path, TRACES)
+    table = pq.read_table(path, columns=["trace", "spans"])
+    spans = dict(zip(table["trace"].to_pylist(), table["spans"].to_pylist(), strict=True))
+    again = frozenset(spans.keys() & new)
+    stay = [count for name, count in spans.items() if name not in again]
+    return Onto(folder, again, scored, len(stay), sum(stay))
+
+
+def compared(new: int, before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, int]:
+    """How many traces were `added`, `replaced` and the `same`; what there is none of is left out.
 
     Args:
-        folder: of the snapshot.
-        again: ids of traces that others are given of; what the snapshot holds of them is left.
-        scored: whether logged scores count when two records are compared.
+        new: how many traces are new or came again.
+        before: fingerprints of the records that the older snapshot has of those that came again, by trace.
+        now: those of their new records.
     """
-
-    def __init__(self, folder: Path, again: Collection[str], *, scored: bool = True) -> None:
-        self._folder, self._again, self._scored = folder, frozenset(again), scored
-        self._known: dict[str, str] = {}
-        self.traces = self.spans = 0
-        """Of the traces that stay."""
-        self.counts: Counter[str] = Counter()
-        """`added`, `replaced` and `same` among the new traces."""
-        for record in records_of(folder):
-            if record.id in self._again:
-                self._known[record.id] = fingerprint(record, scored=scored)
-            else:
-                self.traces += 1
-                self.spans += record.trace["spans"]
-
-    def merged(self, new: Iterable[Record]) -> Iterator[Record]:
-        """The new records, then the old ones that stay."""
-        for record in new:
-            before = self._known.get(record.id)
-            same = before is not None and before == fingerprint(record, scored=self._scored)
-            self.counts["same" if same else "replaced" if before else "added"] += 1
-            yield record
-        yield from (record for record in records_of(self._folder) if record.id not in self._again)
+    same = sum(before[name] == now[name] for name in before)
+    counts = Counter(added=new - len(before), replaced=len(before) - same, same=same)
+    return dict(sorted((+counts).items()))

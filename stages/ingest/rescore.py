@@ -1,19 +1,27 @@
 """Scoring logged outputs with the program's own metric, instead of the scores that were logged.
 
 The metric is run as ever, with its tries, time limits and judges, on what the log says the program returned; labels
-come from the recipe's data file where that has the example.
+come from the recipe's data file where that has the example. Each score is kept as it is made, for a process that goes
+on after a kill; where the metric failed, that process tries again.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from schemas.canonical import canonical_json, seed_from
+import orjson
+
+from schemas.canonical import digest, seed_from
+from schemas.errors import StageError
 from schemas.examples import example_id
+from schemas.recipe import Recipe
 from stages.engines.interface import EngineUsage, Request, Result
+from stages.ingest.kept_scores import KeptScores, Score
+from stages.programs.desk import Failure, all_failed, failures
 from stages.programs.load import Program
 from stages.programs.run import Job
 from stages.programs.runner import run_programs
@@ -43,24 +51,28 @@ class NoEngine:
         raise AssertionError(requests)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Rescorer:
-    """Scores the rollouts of a range.
-
-    Args:
-        program: the recipe's.
-        session: for the judges of the metric.
-        labelled: rows of the recipe's examples, by the id of their inputs.
-        concurrency: metrics in flight at once.
-    """
+    """Scores rollouts, range by range."""
 
     program: Program
+    """The recipe's."""
     session: Session
+    """For the judges of the metric."""
     labelled: Mapping[str, Mapping[str, Any]]
+    """Rows of the recipe's examples, by the id of their inputs."""
     concurrency: int
+    """Metrics in flight at once."""
+    kept: KeptScores
+    """Scores that are known already, and where new ones go."""
+    progress: Callable[[int, int], None]
+    """Told how many of a range's rollouts are scored, and how many there are."""
+    scored: int = 0
+    failed: list[Failure] = field(default_factory=list)
+    """Rollouts on which it failed."""
 
     def score(self, tables: Mapping[str, Rows]) -> None:
-        """Give the rollouts among the tables of a range their scores, in place."""
+        """Give the rollouts among the tables of a range their scores, in place. What is known is not scored again."""
         inputs = {row["example_id"]: row["inputs"] for row in tables["examples"]}
         traces = {row["rollout_id"]: row for row in tables["traces"]}
         rollouts = {row["rollout_id"]: row for row in tables["rollouts"] if row["status"] == "ok"}
@@ -70,18 +82,38 @@ class Rescorer:
         for row in rollouts.values():
             row["reward"], row["reward_parts"] = None, None
             traces[row["rollout_id"]]["reward_reason"] = NO_OUTPUT if row["output"] is None else None
-        jobs = [self._job(row, inputs[row["example_id"]]) for row in rollouts.values() if row["output"] is not None]
+        given = {name: row for name, row in rollouts.items() if row["output"] is not None}
+        jobs = {name: self._job(row, inputs[row["example_id"]]) for name, row in given.items()}
+        names = {name: _name_of(job, given[name]["output"], calls.get(name, [])) for name, job in jobs.items()}
+        known = {name: found for name in jobs if (found := self.kept.get(names[name])) is not None}
         replay = replace(
             self.program,
             invoke=lambda _, caller: self._output(rollouts[caller.recorder.rollout_id]["output"]),
             is_async=False,
             metric=self._metric(calls),
         )
-        for finished in run_programs(replay, jobs, self.session, self.concurrency):
-            row, outcome = rollouts[finished.job.rollout_id], finished.outcome
-            row["reward"], row["reward_parts"] = outcome.score, outcome.parts
+        waiting = [job for name, job in jobs.items() if name not in known]
+        for done, finished in enumerate(run_programs(replay, waiting, self.session, self.concurrency), start=1):
+            name, outcome = finished.job.rollout_id, finished.outcome
             if outcome.score is None:
-                traces[row["rollout_id"]]["reward_reason"] = METRIC_FAILED
+                self.failed += failures([finished])
+                traces[name]["reward_reason"] = METRIC_FAILED
+            else:
+                known[name] = Score(outcome.score, outcome.parts)
+                self.kept.keep(names[name], known[name])
+            self.progress(len(jobs) - len(waiting) + done, len(jobs))
+        for name, found in known.items():
+            rollouts[name]["reward"], rollouts[name]["reward_parts"] = found
+        self.scored += len(known)
+
+    def refuse_failure(self) -> None:
+        """Once all ranges are scored.
+
+        Raises:
+            StageError: when the metric failed on every rollout that it was given.
+        """
+        if self.failed and not self.scored:
+            raise StageError(all_failed(self.failed, "rollouts"))
 
     def _job(self, row: Mapping[str, Any], inputs: str) -> Job:
         known = self.labelled.get(example_id(json.loads(inputs)), {})
@@ -114,7 +146,26 @@ def _view(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**{name: row[name] for name in named}, "messages": json.loads(row["messages"]), "value": None}
 
 
-def identity(program: Mapping[str, Any]) -> str:
-    """What decides the scores, for the key: the metric, its arguments and the program's code."""
+def _name_of(job: Job, output: str, calls: Rows) -> str:
+    """Of a score: another for another rollout, or other things that the metric sees of it."""
+    seen = [job.rollout_id, job.inputs, job.labels, job.metadata, output, *map(_view, calls)]
+    return hashlib.blake2b(orjson.dumps(seen), digest_size=16).hexdigest()
+
+
+def identity(program: Mapping[str, Any], recipe: Recipe) -> str:
+    """What decides the scores, for the key: the metric, its arguments, the program's code, and who judges, and how.
+
+    Labels are no part of it; see `labels_digest`.
+    """
     kept = {name: program[name] for name in ("metric", "metric_args", "code", "files")}
-    return canonical_json(kept)
+    judged = {"metric": recipe.metric.model_dump(mode="json"), "timeout_s": recipe.program.timeout_s}
+    if recipe.lms:
+        lms = {name: lm.model_dump(mode="json") for name, lm in recipe.lms.items()}
+        own = {"dtype": recipe.model.dtype, "context": recipe.model.context}
+        judged |= {"lms": lms, "model": own, "seed": recipe.seed}
+    return digest([kept, judged])
+
+
+def labels_digest(labelled: Mapping[str, Mapping[str, Any]]) -> str:
+    """Of all that the recipe's data says of its examples beside their inputs."""
+    return digest({name: [row["labels"], row["metadata"]] for name, row in labelled.items()})

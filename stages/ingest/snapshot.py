@@ -29,7 +29,6 @@ from stages.ingest.assemble import Assembler, Trace
 from stages.ingest.inputs import id_of
 from stages.ingest.ranges import TABLES, Made, Ranges, made_of, ranges_for
 from stages.ingest.records import Record
-from stages.ingest.rescore import Rescorer
 from stages.places import place_of
 
 NAME = "ingest"
@@ -119,26 +118,18 @@ class Size:
     spans: int
 
 
-def write(
-    records: Iterable[Record], size: Size, dev: float, out: Out, *, rescorer: Rescorer | None = None
-) -> dict[str, Any]:
+def write(records: Iterable[Record], size: Size, dev: float, out: Out) -> dict[str, Any]:
     """Write the tables of a snapshot from the records of its traces, in any order. See `finish`."""
-    account, count, folder = Account(), ranges_for(size.spans), fresh(out) / "0"
+    account, count, folder = Account(), ranges_for(size.spans), out.scratch / "ranges"
+    shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
     ranges = Ranges(folder, count)
     for record in records:
         account.count(record)
         ranges.add(record)
         out.progress(account.traces, size.traces, "traces")
     ranges.flush()
-    made = (made_of([folder], place, dev, rescorer) for place in range(count))
+    made = (made_of([folder], place, dev) for place in range(count))
     return finish(account, made, count, out)
-
-
-def fresh(out: Out) -> Path:
-    """A folder for ranges, without what a process left there that was killed."""
-    folder = out.scratch / "ranges"
-    shutil.rmtree(folder, ignore_errors=True)
-    return folder
 
 
 def finish(account: Account, made: Iterable[Made], count: int, out: Out) -> dict[str, Any]:
@@ -152,6 +143,9 @@ def finish(account: Account, made: Iterable[Made], count: int, out: Out) -> dict
 
     Returns:
         Metrics: what was read, what became of it, and how far it can be trusted.
+
+    A process that is killed here leaves nothing but what a metric said (`kept_scores`): for a million spans it takes
+    some 24 CPU seconds, of 185 for all of an ingest.
 
     Raises:
         DataError: when no trace is a rollout.

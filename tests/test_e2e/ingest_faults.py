@@ -3,11 +3,13 @@
 `python -m tests.test_e2e.ingest_faults STEPS`, in a process of its own: what is forked here has no threads to lose. A
 step is an ingest (`arguments` of the command line, and `kill`: an event's number, or null), or a file to `write` (its
 `text`, or null to remove it). The last line is one JSON list, of each ingest's exit `code`, how many `events` it saw,
-and the names of the files that it `read`, one for each piece.
+what it `told` on the error output, the names of the files that it `read`, one for each piece, and how many parts of
+the traces it `made`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -27,6 +29,7 @@ POINTS = (
     ("stages.ingest.taken_up", None, "_take_out"),
     ("pathlib", "Path", "rename"),
     ("pathlib", "Path", "replace"),
+    ("stages.ingest.kept_scores", "KeptScores", "keep"),
 )
 """Before and after each, a process may be killed."""
 
@@ -55,6 +58,7 @@ class Counter:
         """Count in this process, for good."""
         from pipeline import ingest_steps
         from stages.ingest import formats
+        from stages.ingest.ranges import Ranges
 
         for module, owner, name in POINTS:
             __import__(module)
@@ -68,12 +72,21 @@ class Counter:
             return items(piece, known)
 
         vars(ingest_steps)["piece_items"] = noted
+        done = Ranges.done
+
+        def made(ranges: Any, task: str, told: Any) -> None:
+            with self.notes.with_suffix(".made").open("a") as file:
+                file.write("1")
+            done(ranges, task, told)
+
+        setattr(Ranges, "done", made)  # noqa: B010
 
 
 def ingested(arguments: list[str], kill_at: int | None, notes: Path) -> dict[str, Any]:
     """Run one ingest in a child."""
-    notes.unlink(missing_ok=True)
-    events = notes.with_suffix(".events")
+    events, made, told = (notes.with_suffix(suffix) for suffix in (".events", ".made", ".told"))
+    for file in (notes, made):
+        file.unlink(missing_ok=True)
 
     def work() -> int:
         from pipeline.cli import main
@@ -82,13 +95,20 @@ def ingested(arguments: list[str], kill_at: int | None, notes: Path) -> dict[str
         pieces.BLOCK = 2000
         counter = Counter(notes, kill_at)
         counter.install()
-        code = main(["ingest", *arguments, "--exec", "progress=off"])
+        with told.open("w") as stream, contextlib.redirect_stderr(stream):
+            code = main(["ingest", *arguments])
         events.write_text(str(counter.seen))
         return code
 
     code = in_child(work)
     seen = int(events.read_text()) if code == 0 else 0
-    return {"code": code, "events": seen, "read": notes.read_text().split() if notes.exists() else []}
+    return {
+        "code": code,
+        "events": seen,
+        "told": told.read_text(),
+        "read": notes.read_text().split() if notes.exists() else [],
+        "made": len(made.read_text()) if made.exists() else 0,
+    }
 
 
 def _imported(arguments: list[str]) -> None:

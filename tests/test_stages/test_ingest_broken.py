@@ -253,3 +253,23 @@ def test_tables_have_nested_values_times_and_bytes(tmp_path: Path) -> None:
     }
     (span,) = read_file(parquet(tmp_path / "spans.parquet", [row])).spans
     assert (span.trace, span.span, span.start, span.kind) == (HEX, SPAN, 1767323045 * 10**9, "llm")
+
+
+@pytest.mark.parametrize("first", ["null", "0.5", "{}", '{"version": 3}', '"a log of mine"', "{'id': 1}"])
+@pytest.mark.parametrize("how", ["lines", "array"])
+def test_a_log_that_begins_with_something_else_is_known_by_what_follows(first: str, how: str, tmp_path: Path) -> None:
+    chats = [json.dumps({"id": f"c{place}", "messages": [*CHAT, SAID]}) for place in range(3)]
+    if how == "array":
+        first = first if first != "{'id': 1}" else "null"  # an array with something that is no JSON ends there
+    text = "\n".join([first, *chats]) if how == "lines" else f"[{','.join([first, *chats])}]"
+    (tmp_path / "log").write_text(text + "\n")
+    found = read_file(tmp_path / "log")
+    assert (found.format, [span.trace for span in found.spans]) == ("openai_chat", ["c0", "c1", "c2"])
+    assert len(found.refused) == 1
+
+
+def test_a_file_of_what_is_no_log_is_refused_after_a_look_at_its_first_values(tmp_path: Path) -> None:
+    chat = json.dumps({"id": "c", "messages": [*CHAT, SAID]})
+    (tmp_path / "log").write_text('{"version": 3}\n' * 64 + chat + "\n")
+    (refused,) = read_file(tmp_path / "log").refused
+    assert (refused.reason, "version" in refused.detail) == ("unknown_format", True)
