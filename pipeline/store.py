@@ -27,6 +27,7 @@ from pipeline.metering import Meter
 from pipeline.remote.attached import mirror_of
 from schemas.canonical import canonical_json, digest, digest_file
 from schemas.errors import DataError, LockedError, StageError
+from schemas.figures import figures_problem
 from schemas.foreign import lies_within, read_json
 from schemas.manifest import TELEMETRY, FileEntry, Manifest, artifact_digest
 from schemas.table import NAME_KEY, VERSION_KEY
@@ -330,7 +331,8 @@ def read_manifest(path: Path) -> Manifest:
     """Read a manifest and check its own digest and key.
 
     Raises:
-        DataError: naming the file, when it cannot be read or does not match its digests.
+        DataError: naming the file, when it cannot be read or does not match its digests, and the figure that is of
+            another kind than it must be.
     """
     try:
         manifest = Manifest.model_validate(read_json(path))
@@ -340,6 +342,11 @@ def read_manifest(path: Path) -> Manifest:
         raise DataError(f"{path}: its content does not give its own digest: it was changed after it was written")
     if manifest.key != digest(manifest.payload):
         raise DataError(f"{path}: its payload does not give its key {manifest.key[:16]}…")
+    if problem := figures_problem(manifest.stage, manifest.metrics, manifest.provenance):
+        raise DataError(
+            f"{path}: {problem}. No stage writes that: somebody made it up. Restore the file, or delete {path.parent} "
+            "and run again: it will be made anew"
+        )
     return manifest
 
 

@@ -30,7 +30,7 @@ from schemas.recipe import Recipe
 from schemas.telemetry import Attempt, read_attempts
 from stages import evaluate, group, logprobs, prompts, rollout, teacher, train
 from stages.programs.spending import Spending
-from tests.test_pipeline.report_run import RunWriter
+from tests.test_pipeline.report_run import FIGURES, RunWriter
 
 PAYLOAD = {"stage": "demo"}
 KEY = digest(PAYLOAD)
@@ -285,7 +285,7 @@ def test_what_was_made_for_another_run_of_the_store_is_marked(tmp_path: Path) ->
                 version=1,
                 key=keys[stage],
                 payload=payload,
-                metrics={},
+                metrics=FIGURES.get(stage, {"policy": "p"}),
                 provenance={"run": store.place(run)},
             )
     writer = RunWriter(other)
