@@ -15,6 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pipeline.ingest_leftovers import clear_leftovers
+from pipeline.ingest_spooling import clear_spools
 from pipeline.locks import hold
 from pipeline.reached import Sought, reach_all
 from pipeline.remote.attached import shown
@@ -77,6 +79,7 @@ def forget(wanted: Wanted, snapshots: Path, runs: Sequence[Path], reporter: Repo
     hit = [found for path in folders if (found := affected(open_snapshot(path), wanted.traces, wanted.users))]
     if not hit:
         if wanted.traces and {trace_digest(name) for name in wanted.traces} <= forgotten_in(snapshots):
+            _clear_unfinished(store)
             return Forgotten(0, (), (), before=True)
         raise RecipeError(f"no snapshot in {snapshots} holds them. --snapshots names the folder of snapshots")
     made = [successor(item, store, reporter) for item in hit]
@@ -102,8 +105,15 @@ def forget(wanted: Wanted, snapshots: Path, runs: Sequence[Path], reporter: Repo
         purged += [purge(run, sought, stones) for run in runs]
     for item in hit:
         bury(item.snapshot.path, stones[item.snapshot.digest])
+    _clear_unfinished(store)
     names = tuple((shown(str(item.snapshot.path)), stones[item.snapshot.digest].successor) for item in hit)
     return Forgotten(len(digests), names, tuple(found for found in purged if found.lines), before=False)
+
+
+def _clear_unfinished(store: Store) -> None:
+    """Delete what stopped ingests left beside the snapshots: it holds texts of traces, and may hold those."""
+    clear_spools(store.root)
+    clear_leftovers(store)
 
 
 def runs_below(folder: Path) -> list[Path]:

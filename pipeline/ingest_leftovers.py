@@ -8,6 +8,7 @@ what another process works on nothing is touched or said.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,13 @@ def settle_leftovers(store: Store, own: PartialArtifact | None, purpose: str, re
         except LockedError:
             continue
         reporter.note(said)
+
+
+def clear_leftovers(store: Store) -> None:
+    """Delete what ingests left unfinished, whichever: it may hold any trace. What another process works on stays."""
+    for left in store.unfinished(snapshot.NAME):
+        with suppress(LockedError), store.idle(left):
+            store.give_up(left)
 
 
 def _settled(store: Store, left: Path, own: PartialArtifact | None, purpose: str) -> str:

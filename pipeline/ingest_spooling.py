@@ -105,6 +105,12 @@ def taken_over(folder: Path, name: str) -> Path:
     return own
 
 
+def clear_spools(folder: Path) -> None:
+    """Delete all spools beside snapshots that no process works on."""
+    for left in (*folder.glob(".spool-*"), *(path.parent for path in folder.glob(f"{_MAKING}*/{_LOCK}"))):
+        _clear(left)
+
+
 def _clear(left: Path) -> None:
     try:
         with hold(left / _LOCK, "the spool", here=True):

@@ -106,7 +106,12 @@ def test_what_was_forgotten_does_not_come_back_and_is_forgotten_once(
     recipe, every = own_recipe(tmp_path / "a"), traces(8)
     snapshot = ingest(recipe, written(every, tmp_path / "spans.json"))
     snapshots = ("--snapshots", tmp_path / "a" / "snapshots")
+    left = [snapshot.parent / ".0123456789abcdef.partial", tmp_path / "a" / "snapshots" / ".spool-0123456789abcdef-1"]
+    for folder in left:  # of ingests that were killed
+        folder.mkdir()
+        (folder / "000").write_text(completion(every[0]))
     assert mmgrpo("forget", "--trace", ONE, *snapshots, "--runs") == 0
+    assert not any(folder.exists() for folder in left)
     after = next(path for _, path in Store(tmp_path / "a" / "snapshots").all() if path != snapshot)
     params = manifest(after)["payload"]["params"]
     assert params["parent"] == manifest(snapshot)["digest"]

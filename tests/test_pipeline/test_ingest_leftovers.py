@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.ingest_leftovers import purpose_of, settle_leftovers
+from pipeline.ingest_leftovers import clear_leftovers, purpose_of, settle_leftovers
+from pipeline.ingest_spooling import clear_spools, spooled_in
 from pipeline.progress import Reporter
 from pipeline.store import Store
 
@@ -68,6 +69,19 @@ def test_what_another_process_works_on_is_neither_touched_nor_told(left: Left, p
     with left.store.begin("ingest", KEYS["a"], left.reporter):
         told, held = left.settled("b", OURS)
     assert (told, held, busy.exists()) == ("", {}, True)
+
+
+def test_all_that_no_process_works_on_goes_where_traces_are_forgotten(left: Left) -> None:
+    purposes = {"a": OURS, "b": OTHER, "c": "a third"}
+    ours, other, busy = (left.broken_off(name, purpose) for name, purpose in purposes.items())
+    with pytest.raises(KeyboardInterrupt), spooled_in(left.store.root, {"way": 1}):
+        raise KeyboardInterrupt
+    with spooled_in(left.store.root, {"way": 2}) as spool, left.store.begin("ingest", KEYS["c"], left.reporter):
+        clear_spools(left.store.root)
+        clear_leftovers(left.store)
+        assert (left.store.unfinished(), list(left.store.root.glob(".spool-*"))) == ([busy], [spool])
+    assert not ours.exists()
+    assert not other.exists()
 
 
 def test_a_purpose_is_the_command_and_not_what_is_in_its_files() -> None:
