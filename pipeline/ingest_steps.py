@@ -188,7 +188,7 @@ class Making:
 
     def records(self, place: int) -> Iterator[tuple[Record, int]]:
         """See `record_of`."""
-        return (record_of(self._assembler, trace, self._secret) for trace in self._lying.traces(place))
+        return (record_of(made, self._secret) for made in self._assembler.each(self._lying.traces(place)))
 
 
 @dataclass

@@ -5,10 +5,10 @@ A call that a cache answered is no sample of anything: left out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from schemas.canonical import digest_bytes, storable
 from schemas.recipe_ingest import IngestSection
@@ -17,13 +17,15 @@ from stages.ingest.modules import module_of
 from stages.ingest.normal import Refused, Score, Span
 from stages.ingest.own import call_columns, own_reward, rollout_columns, tokens_of_own
 from stages.ingest.ranks import Placed, Ranked, policy_of, ranked
-from stages.ingest.rewards import parts_of, reward_of, values_of
+from stages.ingest.rewards import Values, parts_of, reward_of, values_of
 from stages.ingest.stored import canonical_bytes
 from stages.ingest.tokens import Encoder, Tokens
 from stages.ingest.tree import Tree, grow, once
 
 CACHED, NO_PROMPT, NO_CALLS, BROKEN = "cached", "no_prompt", "no_calls", "broken_spans"
 CALLS_LEFT_OUT = "all_calls_left_out"
+_AT_ONCE = 512
+"""Spans of traces whose texts go through the tokenizer together, and the rest of the last of them."""
 
 
 @dataclass(slots=True)
@@ -55,6 +57,17 @@ class Assembled:
     """(fidelity, reason) of each invocation."""
 
 
+class _Begun(NamedTuple):
+    """A trace before its calls have tokens."""
+
+    trace: Trace
+    made: Assembled
+    tree: Tree | None = None
+    values: Values | None = None
+    placed: Sequence[Placed] = ()
+    """Its calls; none where it is no rollout."""
+
+
 class Assembler:
     """Turns traces into rows.
 
@@ -68,8 +81,16 @@ class Assembler:
     def __init__(self, names: Sequence[str], section: IngestSection, encoder: Encoder, digests: dict[str, str]) -> None:
         self._names, self._section, self._encoder, self._digests = tuple(names), section, encoder, digests
 
-    def assemble(self, trace: Trace) -> Assembled:
-        """The rows of a trace. One without a rollout has its reason in the traces table."""
+    def each(self, traces: Iterable[Trace]) -> Iterator[Assembled]:
+        """The rows of each trace. One without a rollout has its reason in the traces table."""
+        for some in _together(traces):
+            every = [self._begun(trace) for trace in some]
+            self._encoder.ready([item.call for begun in every for item in begun.placed if not item.span.error])
+            for begun in every:
+                yield self._finished(begun) if begun.placed else begun.made
+
+    def _begun(self, trace: Trace) -> _Begun:
+        """A trace with its calls at their modules, or why it is no rollout."""
         tree = grow(trace.spans)
         known = tree if isinstance(tree, Tree) else None
         values = values_of(trace.scores, known)
@@ -79,20 +100,26 @@ class Assembler:
             inputs = NO_CALLS
         if isinstance(inputs, str) or known is None:
             made.trace["reason"] = inputs if isinstance(inputs, str) else None
-            return made
+            return _Begun(trace, made)
         if trace.refused:
             made.trace["reason"] = BROKEN  # a call that could not be read may be one of any module
-            return made
-        placed = self._placed(known, trace.id, made)
+            return _Begun(trace, made)
+        made.inputs, placed = inputs, self._placed(known, trace.id, made)
         if not placed:
-            made.trace["reason"] = CALLS_LEFT_OUT
-            return made
+            made.trace["reason"], made.inputs = CALLS_LEFT_OUT, None
+        return _Begun(trace, made, known, values, placed)
+
+    def _finished(self, begun: _Begun) -> Assembled:
+        """The rows of a trace that is a rollout."""
+        trace, made, known, values, placed = begun
+        assert known is not None
+        assert values is not None
         rollout_id = digest_bytes(canonical_bytes(["ingest", trace.id]))[:20]
         reward, made.trace["reward_reason"] = own_reward(known, values, self._section) or reward_of(
             values, self._section
         )
         error = _error(known)
-        made.inputs, made.trace["rollout_id"] = inputs, rollout_id
+        made.trace["rollout_id"] = rollout_id
         made.rollout = {
             "example_id": None,
             "rollout_index": None,
@@ -181,6 +208,19 @@ class Assembler:
 
 def _listed(values: Sequence[Any] | None) -> list[Any] | None:
     return values if values is None or isinstance(values, list) else list(values)
+
+
+def _together(traces: Iterable[Trace]) -> Iterator[list[Trace]]:
+    some: list[Trace] = []
+    spans = 0
+    for trace in traces:
+        some.append(trace)
+        spans += len(trace.spans)
+        if spans >= _AT_ONCE:
+            yield some
+            some, spans = [], 0
+    if some:
+        yield some
 
 
 @lru_cache(1024)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,24 @@ class Encoding:
         template = tokenizer.chat_template
         self._chats = Skeletons(template if isinstance(template, str) else None, self._rendered)
         tokenizer("", add_special_tokens=False)  # which takes truncation and padding out of what is behind it
+
+    def ready(self, texts: Iterable[str]) -> None:
+        """Remember the tokens of texts that will be asked for: many at once take half the time of one by one."""
+        if self._cut is None:
+            return
+        known = self._parts.get
+        new = {part: None for text in texts for part in self._cut.split(text) if part and known(part) is None}
+        found = self._tokenizer.backend_tokenizer.encode_batch_fast(list(new), add_special_tokens=False)
+        for part, encoded in zip(new, found, strict=True):
+            self._parts.put(part, encoded.ids)
+
+    def text(self, messages: Sequence[dict[str, str]]) -> str:
+        """What the template makes of a conversation.
+
+        Raises:
+            TemplateError, TypeError, ValueError: as the template does.
+        """
+        return self._chats.text(messages)
 
     def chat(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """As `stages.engines.texts.encode_chat`."""

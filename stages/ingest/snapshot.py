@@ -25,7 +25,7 @@ from schemas.recipe import Recipe
 from stages.contract import Inputs, Out
 from stages.engines.keys import key_from
 from stages.ingest.account import Account
-from stages.ingest.assemble import Assembler, Trace
+from stages.ingest.assemble import Assembled
 from stages.ingest.inputs import id_of
 from stages.ingest.ranges import TABLES, Made, Ranges, made_of, ranges_for
 from stages.ingest.records import Record
@@ -101,9 +101,8 @@ def key_id(recipe: Recipe) -> str | None:
     return None if secret is None else hmac.new(secret, b"mmgrpo example ids", hashlib.sha256).hexdigest()[:16]
 
 
-def record_of(assembler: Assembler, trace: Trace, secret: bytes | None) -> tuple[Record, int]:
+def record_of(made: Assembled, secret: bytes | None) -> tuple[Record, int]:
     """What a snapshot holds of a trace, and how many of its spans' records were a further one of a span."""
-    made = assembler.assemble(trace)
     identity = id_of(made.inputs, secret) if made.inputs is not None and made.rollout else None
     rollout = {**made.rollout, "example_id": identity} if made.rollout else None
     row = {**made.trace, "example_id": identity}

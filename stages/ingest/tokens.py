@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from jinja2 import TemplateError
@@ -33,6 +34,10 @@ DECODE, REDACTED = "ids_do_not_decode", "redacted"
 LENGTHS, VOCABULARY, CHOICES = "lengths_differ", "ids_out_of_vocabulary", "several_choices"
 
 
+_REFUSALS = (TemplateError, TypeError, ValueError)
+"""The ways in which templates refuse messages."""
+
+
 class Tokens(NamedTuple):
     """A call's tokens. `reason` says why it is not of a better fidelity."""
 
@@ -51,6 +56,18 @@ class Encoder:
         self._tokenizer, self._eos = tokenizer, eos
         self._encoding = Encoding(tokenizer)
         self._size = len(tokenizer)
+
+    def ready(self, calls: Iterable[Call]) -> None:
+        """Make the tokens of calls whose text is logged, many at once, before each of them is asked for."""
+        self._encoding.ready([text for call in calls for text in self._texts(call)])
+
+    def _texts(self, call: Call) -> Iterator[str]:
+        logged = call.prompt_ids and call.completion_ids
+        if call.completion is None or logged or call.choices > 1 or _more_than_text(call):
+            return
+        yield call.completion
+        with suppress(*_REFUSALS):  # it is said of the call when its turn comes
+            yield self._encoding.text(_bare(call))
 
     def tokens(self, call: Call, policy: str | None) -> Tokens:
         """The tokens of a call.
@@ -93,15 +110,19 @@ class Encoder:
         if reason := _more_than_text(call):
             return Tokens("partial", reason)
         finish: Any = FINISH.get(call.finish_reason or "stop", "stop")
-        messages = [{"role": str(said["role"]), "content": str(said["content"])} for said in call.messages]
         try:
-            prompt = self._encoding.chat(messages)
-        except (TemplateError, TypeError, ValueError):  # the ways in which templates refuse messages
+            prompt = self._encoding.chat(_bare(call))
+        except _REFUSALS:
             return Tokens("partial", NOT_RENDERED)
         completion = self._encoding.completion(call.completion or "", ended=finish == "stop")
         if not completion:
             return Tokens("partial", NOT_ENCODED if call.completion else NO_COMPLETION)
         return Tokens("text", REDACTED if call.redacted else "no_ids", prompt, completion, None, finish)
+
+
+def _bare(call: Call) -> list[dict[str, str]]:
+    """Its messages with what a template looks at."""
+    return [{"role": str(said["role"]), "content": str(said["content"])} for said in call.messages]
 
 
 def _more_than_text(call: Call) -> str | None:

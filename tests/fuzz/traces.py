@@ -94,7 +94,8 @@ def _assemble(spool: Path, assembler: Assembler) -> None:
     for place in range(PARTS):
         for packed in traces_in([spool], place):
             assert entry_of_packed(packed) == entry_of(packed.trace())
-            record, _ = record_of(assembler, packed.trace(), None)
+            (made,) = assembler.each([packed.trace()])
+            record, _ = record_of(made, None)
             assert record.id == packed.id
             assert (record.rollout is None) == (record.trace["reason"] is not None)
             fingerprint(record, scored=True)

@@ -43,7 +43,8 @@ def made(
     encoder: Encoder, *spans: Span, scores: tuple[Score, ...] = (), refused: tuple[Refused, ...] = (), **section: Any
 ) -> Assembled:
     assembler = Assembler(["question"], IngestSection(**section), encoder, {"tokenizer": "T", "template": "P"})
-    return assembler.assemble(Trace("t", "f", spans, scores, refused))
+    (made,) = assembler.each([Trace("t", "f", spans, scores, refused)])
+    return made
 
 
 def places(found: Assembled) -> list[tuple[str, int, int, bool]]:
@@ -276,7 +277,7 @@ def test_rows_depend_on_neither_the_order_nor_the_repetition_of_records(
         spool = Spool(tmp_path_factory.mktemp("spool") / str(number))
         for item in items:
             assert spool.add(item, "f") is None
-        found = [assembler.assemble(trace) for trace in spool.traces()]
+        found = list(assembler.each(spool.traces()))
         rows = [(one.trace, one.rollout, one.invocations, one.left_out, one.inputs) for one in found]
         results.append((rows, content_of(sorted(map(entry_of, spool.traces())))))
     assert results[0] == results[1]

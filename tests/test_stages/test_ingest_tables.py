@@ -79,7 +79,8 @@ def assembled(found: Held, base: BaseModel, encoder: Encoder, **section: Any) ->
     assert not found.refused, found.refused
     digests = {"tokenizer": base.tokenizer, "template": base.template}
     assembler = Assembler(["question"], IngestSection(**section), encoder, digests)
-    return assembler.assemble(Trace(found.spans[0].trace, "mmgrpo_tables", found.spans, found.scores))
+    (made,) = assembler.each([Trace(found.spans[0].trace, "mmgrpo_tables", found.spans, found.scores)])
+    return made
 
 
 def test_an_exact_row_stays_what_it_was(base: BaseModel, encoder: Encoder, tmp_path: Path) -> None:
