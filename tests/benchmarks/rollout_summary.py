@@ -44,6 +44,18 @@ def ratio(figures: Mapping[str, Figures], who: str, to: str) -> float | None:
     return None if upper is None or not lower else upper / lower
 
 
+def cpu_rate(figures: Figures) -> float:
+    """Generated tokens for each second of a core: what a busy machine changes least."""
+    return float(figures["generated_per_second"] * figures["seconds"] / figures["cpu_seconds"])
+
+
+def cpu_ratio(figures: Mapping[str, Figures], who: str, to: str) -> float | None:
+    """As `ratio`, of tokens by CPU seconds."""
+    if rate(figures, who) is None or not rate(figures, to):
+        return None
+    return cpu_rate(figures[who]) / cpu_rate(figures[to])
+
+
 def of_best_ceiling(figures: Mapping[str, Figures], who: str) -> float | None:
     """A contestant's speed as a share of the faster engine's ceiling."""
     ceilings = [found for found in (rate(figures, name) for name in CEILINGS.values()) if found]
@@ -55,16 +67,18 @@ def summary(found: Found) -> dict[str, Any]:
     """The figures, and each wanted ratio with what it is."""
     wanted: dict[str, Any] = {}
 
-    def want(name: str, value: float | None, least: float) -> None:
-        wanted[name] = {"wanted": least, "found": value, "met": None if value is None else value >= least}
+    def want(workload: str, title: str, who: str, to: str, least: float) -> None:
+        value, by_cpu = ratio(found[workload], who, to), cpu_ratio(found[workload], who, to)
+        met = None if value is None else value >= least
+        wanted[f"{workload}: {title}"] = {"wanted": least, "found": value, "met": met, "by_cpu_seconds": by_cpu}
 
-    for workload, figures in found.items():
-        want(f"{workload}: ours of the engine's ceiling", ratio(figures, "ours", "ceiling"), 0.9)
-        want(f"{workload}: ours on vLLM of vLLM's ceiling", ratio(figures, "vllm", "vllm_ceiling"), 0.9)
+    for workload in found:
+        want(workload, "ours of the engine's ceiling", "ours", "ceiling", 0.9)
+        want(workload, "ours on vLLM of vLLM's ceiling", "vllm", "vllm_ceiling", 0.9)
     if SHARED in found:
-        want(f"{SHARED}: ours to one call at a time", ratio(found[SHARED], "ours", "plain"), 5.0)
-        want(f"{SHARED}: ours to plain generate", ratio(found[SHARED], "ours", "generate"), 3.0)
-        want(f"{SHARED}: ours to ours on vLLM", ratio(found[SHARED], "ours", "vllm"), 0.9)
+        want(SHARED, "ours to one call at a time", "ours", "plain", 5.0)
+        want(SHARED, "ours to plain generate", "ours", "generate", 3.0)
+        want(SHARED, "ours to ours on vLLM", "ours", "vllm", 0.9)
     best = {workload: {who: of_best_ceiling(figures, who) for who in CEILINGS} for workload, figures in found.items()}
     return {"wanted": wanted, "of_best_ceiling": best, "workloads": found}
 
@@ -84,28 +98,28 @@ def joined(kept: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _share(found: Mapping[str, Figures], who: str) -> str:
+def _share(found: Mapping[str, Figures], who: str, of: Callable[..., float | None] = ratio) -> str:
     to = "vllm_ceiling" if who.startswith("vllm") else "ceiling"
-    return _optional(ratio(found, who, to), ".0%")
-
-
-def _by_cpu(figures: Figures) -> str:
-    """Generated tokens for each second of a core: what a busy machine changes least."""
-    return f"{figures['generated_per_second'] * figures['seconds'] / figures['cpu_seconds']:,.1f}"
+    return _optional(of(found, who, to), ".0%")
 
 
 def _optional(value: float | None, form: str) -> str:
     return NOTHING if value is None else format(value, form).replace("%", " %")
 
 
+def _minutely(value: float | None) -> str:
+    return _optional(value, ",.0f" if value is None or value >= 10 else ".1f")
+
+
 _COLUMNS: dict[str, Callable[[Mapping[str, Figures], str], str]] = {
     "s": lambda found, who: f"{found[who]['seconds']:.1f}",
     "CPU s": lambda found, who: f"{found[who]['cpu_seconds']:.1f}",
     "generated tokens/s": lambda found, who: f"{found[who]['generated_per_second']:,.0f}",
-    "generated tokens/CPU s": lambda found, who: _by_cpu(found[who]),
+    "generated tokens/CPU s": lambda found, who: f"{cpu_rate(found[who]):,.1f}",
     "prefilled tokens/s": lambda found, who: f"{found[who]['prefilled_per_second']:,.0f}",
-    "rollouts a minute": lambda found, who: _optional(found[who].get("rollouts_per_minute"), ",.0f"),
+    "rollouts a minute": lambda found, who: _minutely(found[who].get("rollouts_per_minute")),
     "of its engine's ceiling": _share,
+    "by CPU s": lambda found, who: _share(found, who, cpu_ratio),
     "of the better ceiling": lambda found, who: _optional(of_best_ceiling(found, who), ".0%"),
     "ms a call outside the engine": lambda found, who: _optional(found[who].get("outside_ms_per_call"), ".1f"),
     "peak MiB": lambda found, who: f"{found[who]['peak_mib']:,.0f}",

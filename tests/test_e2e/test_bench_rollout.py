@@ -91,9 +91,22 @@ def test_workloads_of_other_counts_are_told_apart() -> None:
 def test_wanted_ratios_are_told_as_they_are() -> None:
     found = {"banking77": {"ours": figures(80.0), "ceiling": figures(100.0), "plain": figures(10.0)}}
     wanted = summary(found)["wanted"]
-    assert wanted["banking77: ours of the engine's ceiling"] == {"wanted": 0.9, "found": 0.8, "met": False}
+    assert wanted["banking77: ours of the engine's ceiling"] == {
+        "wanted": 0.9,
+        "found": 0.8,
+        "met": False,
+        "by_cpu_seconds": 0.8,
+    }
     assert wanted["banking77: ours to one call at a time"]["met"] is True
-    assert wanted["banking77: ours to plain generate"] == {"wanted": 3.0, "found": None, "met": None}
+    nothing = {"wanted": 3.0, "found": None, "met": None, "by_cpu_seconds": None}
+    assert wanted["banking77: ours to plain generate"] == nothing
+
+
+def test_a_contestant_that_had_less_of_the_machine_is_no_slower_by_cpu_seconds() -> None:
+    found = {"multihop": {"ours": figures(50.0, seconds=2.0), "ceiling": figures(100.0)}}
+    told = summary(found)["wanted"]["multihop: ours of the engine's ceiling"]
+    assert (told["found"], told["by_cpu_seconds"]) == (0.5, 1.0)
+    assert "| 50 % | 100 % | 50 % |" in table(found)
 
 
 def test_a_slow_engine_does_not_flatter_its_ratio() -> None:
