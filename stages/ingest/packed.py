@@ -42,7 +42,7 @@ class Unpacked(io.RawIOBase):
         self._source: _Source = raw
         self._packed = True
         if start[:2] == _GZIP:
-            self._source = gzip.GzipFile(fileobj=raw)
+            self._source = _Gzip(raw)
         elif start == _ZSTD:
             self._source = _Frames(raw)
         else:
@@ -104,6 +104,16 @@ class _Recoded(io.RawIOBase):
         size = min(len(buffer), len(self._held))
         buffer[:size], self._held = self._held[:size], self._held[size:]
         return size
+
+
+class _Gzip:
+    """What gzip packed. The own `read` of that goes on for all that is asked, and loses it where the file is cut."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        self._file = gzip.GzipFile(fileobj=raw)
+
+    def read(self, size: int, /) -> bytes:
+        return self._file.read1(size)
 
 
 class _Frames:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 from copy import deepcopy
@@ -191,6 +192,17 @@ def test_a_packed_file_cut_short_keeps_what_came_before_or_says_so(how: str, tmp
     assert 100 < len(found.spans) < 300
     assert "not_readable" in {item.reason for item in found.refused}
     assert {item.reason for item in found.refused} <= {"not_readable", "not_json"}
+
+
+@pytest.mark.parametrize("share", [0.6, 0.9, 0.999])
+def test_a_small_file_of_gzip_cut_short_gives_the_lines_that_are_whole(share: float, tmp_path: Path) -> None:
+    draw = random.Random(0)
+    lines = [json.dumps({"id": f"{draw.getrandbits(64):x}", "messages": [*CHAT, SAID]}) + "\n" for _ in range(40)]
+    data = gzip.compress("".join(lines).encode())
+    (tmp_path / "log.gz").write_bytes(data[: int(len(data) * share)])
+    found = read_file(tmp_path / "log.gz")
+    assert len(found.spans) > 40 * share * 0.7
+    assert found.refused[-1].reason == "not_readable"
 
 
 def test_a_byte_order_mark_is_no_part_of_the_log(tmp_path: Path) -> None:
