@@ -7,9 +7,9 @@ in the place of a number must be told by its name, not by whatever stumbles over
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 Count = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Number = Annotated[float, Field(ge=-1e300, le=1e300)]
@@ -90,6 +90,12 @@ class _Train(_Figures):
     ess: Number | None = None
     adapters: dict[str, _Adapter] = {}
     sources: dict[str, _Source] = {}
+
+    @model_validator(mode="after")
+    def _made_something(self) -> Self:
+        if self.trained and self.policy is None:
+            raise ValueError("trained is true, and no policy is named")
+        return self
 
 
 class _Prompts(_Figures):
@@ -181,6 +187,6 @@ def figures_problem(stage: str, metrics: Mapping[str, Any], provenance: Mapping[
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             where = ".".join([name, *(str(part) for part in first["loc"])])
-            got = "" if first["type"] == "missing" else f" (got {str(first['input'])[:60]!r})"
-            return f"{where}: {first['msg']}{got}"
+            got = "" if first["type"] in ("missing", "value_error") else f" (got {str(first['input'])[:60]!r})"
+            return f"{where}: {first['msg'].removeprefix('Value error, ')}{got}"
     return None

@@ -29,6 +29,7 @@ TRAIN = {
     [
         ("train", TRAIN | {"steps": "3"}, "metrics.steps: Input should be a valid integer (got '3')"),
         ("train", TRAIN | {"trained": "no"}, "metrics.trained: Input should be a valid boolean"),
+        ("train", TRAIN | {"policy": None}, "metrics: trained is true, and no policy is named"),
         ("train", {"steps": 3}, "metrics.trained: Field required"),
         ("train", TRAIN | {"adapters": {"shared": {"steps": None}}}, "metrics.adapters.shared.steps: "),
         ("train", TRAIN | {"loss": [0.5]}, "metrics.loss: Input should be a valid number"),
