@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from stages.ingest.skeletons import Skeletons
@@ -96,8 +95,9 @@ class _Memory:
         kept: what is always remembered.
     """
 
-    def __init__(self, kept: Mapping[str, list[int]] = MappingProxyType({})) -> None:
-        self._kept, self._held = kept, dict(kept)
+    def __init__(self, kept: Mapping[str, list[int]] | None = None) -> None:
+        self._kept = dict(kept or {})
+        self._held = dict(self._kept)
         self._size = 0
         self.get = self._held.get
 
