@@ -30,7 +30,8 @@ def read_chain(path: Path, kind: type[R]) -> list[R]:
     A last line without its end was being written when its process died: it never counted.
 
     Raises:
-        DataError: naming the line that was changed, or that does not follow the one before.
+        DataError: naming the line that was changed, or that does not follow the one before; or where what stands at
+            the end is not even the beginning of a record.
     """
     pulled(path, anew=False)
     found: list[R] = []
@@ -45,6 +46,9 @@ def read_chain(path: Path, kind: type[R]) -> list[R]:
         if record.parent != (found[-1].digest if found else ""):
             raise DataError(f"{where}: it does not follow line {number - 1}: lines were taken out. Restore the file.")
         found.append(record)
+    begun, head = _end(path), f'{{"{min(kind.model_fields)}":'.encode()
+    if begun[: len(head)] != head[: len(begun)]:
+        raise DataError(f"{path}: its last {len(begun)} bytes are no record that was being written. Restore the file.")
     return found
 
 
@@ -96,9 +100,17 @@ def held(path: Path) -> Iterator[None]:
 
 
 def _lines(path: Path) -> list[bytes]:
+    return _parts(path)[:-1]
+
+
+def _end(path: Path) -> bytes:
+    """What stands behind the last whole line."""
+    return _parts(path)[-1]
+
+
+def _parts(path: Path) -> list[bytes]:
     if not path.exists():
-        return []
+        return [b""]
     if path.is_dir():
         raise DataError(f"{path} is a folder, expected a file of records. Restore the file.")
-    *whole, _ = path.read_bytes().split(b"\n")
-    return whole
+    return path.read_bytes().split(b"\n")

@@ -72,6 +72,18 @@ def test_records_of_several_processes_at_once_are_one_chain(tmp_path: Path) -> N
     assert sorted(item.scores[0] for item in read_chain(path, Opening)) == list("012345")
 
 
+@pytest.mark.parametrize("more", [b"\xc3", b"x", b'{"ax', b"\0" * 40, b" "])
+def test_bytes_at_the_end_that_begin_no_record_are_told(tmp_path: Path, more: bytes) -> None:
+    path = tmp_path / "records.jsonl"
+    opened(path, 1)
+    whole = path.read_bytes()
+    path.write_bytes(whole + more)
+    with pytest.raises(DataError, match=f"its last {len(more)} bytes are no record that was being written"):
+        read_chain(path, Opening)
+    path.write_bytes(whole + whole[: len(more)])
+    assert len(read_chain(path, Opening)) == 1
+
+
 @settings(deadline=None, max_examples=40)
 @given(cut=st.integers(0, 400))
 def test_a_line_that_was_cut_off_never_counted_and_the_next_takes_its_place(
