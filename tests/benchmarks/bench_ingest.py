@@ -105,7 +105,7 @@ def _tokenising(traces: Path) -> Callable[[], int]:
         spans += len(found)
         for attribute in (item for span in found for item in span["attributes"]):
             if attribute["key"] in ("gen_ai.input.messages", "gen_ai.output.messages"):
-                texts |= {said["parts"][0]["text"] for said in json.loads(attribute["value"]["stringValue"])}
+                texts |= {said["parts"][0]["content"] for said in json.loads(attribute["value"]["stringValue"])}
     distinct = sorted(texts)
 
     def job() -> int:
