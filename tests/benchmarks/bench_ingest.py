@@ -191,7 +191,7 @@ def _main() -> None:
         raise SystemExit(f"unknown size {size}; sizes are {', '.join(SIZES)}")
     result = run(size, int(sys.argv[2]) if len(sys.argv) > 2 else 3)
     for name, row in result["results"].items():
-        print(f"{name:<8}" + "  ".join(f"{key} {value:g}" for key, value in row.items()))
+        print(f"{name:<10}" + "  ".join(f"{key} {value:g}" for key, value in row.items()))
     print(json.dumps(result))
 
 
