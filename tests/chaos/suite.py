@@ -56,8 +56,8 @@ LONG = {
 """Faults of the long form."""
 SHORT = {"server": 20, "corruption": 10, "program crashes": 1, "settings": 20, "clock": 1}
 """Faults of the short form, where they are not one."""
-LONG_ALONE = {"ray"}
-"""Families that the short form leaves out: a cluster alone takes longer to start than it has."""
+LONG_ALONE = {"object store", "ray"}
+"""Families that the short form leaves out: a cluster or a store alone takes longer to start than it has."""
 
 
 SMALLER = ("run.iterations=1", "rollout.rollouts=3")

@@ -30,7 +30,7 @@ def test_a_fault_of_every_family_but_those_of_the_long_form_alone_loses_and_doub
     short: dict[str, object],
 ) -> None:
     assert set(short["families"]) == set(FAMILIES) - LONG_ALONE
-    assert {"ray"} == LONG_ALONE
+    assert {"object store", "ray"} == LONG_ALONE
     for name, family in short["families"].items():
         if os.geteuid() == 0 or name not in {"full disk", "read-only"}:
             assert family["injected"] > 0, name

@@ -335,6 +335,7 @@ Cluster(Execution.model_validate({"executor": "ray", "ray": {"address": "127.0.0
     assert "StageError: Ray at 127.0.0.1:1 cannot be used: [Errno 111] Connection refused." in done.stderr
 
 
+@pytest.mark.slow
 def test_a_cluster_that_asks_for_a_token_is_told_of(cluster: Cluster) -> None:
     import ray
 
