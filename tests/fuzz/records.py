@@ -55,13 +55,14 @@ class Record:
     sealed: bool = False
     """Whether it holds its own digest, which who changes it can make again."""
 
-    def judge(self, data: bytes, folder: Path) -> None:
-        """Raises whatever is neither success nor an error of ours that names the file."""
+    def judge(self, data: bytes, folder: Path) -> str | None:
+        """The error that refuses it; None where it is read. Raises whatever is neither, or does not name the file."""
         path = folder / self.name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
         told = _refusal(lambda: self.read(path, folder))
         assert told is None or Path(self.name).name in told or folder.name in told, told
+        return told
 
 
 def _refusal(read: Callable[[], object]) -> str | None:

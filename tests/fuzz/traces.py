@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from functools import cache
@@ -31,15 +32,16 @@ from tests.test_stages.engines_kit import tiny
 from tests.test_stages.ingest_kit import sample_files
 from tests.test_stages.ingest_values import VALUES
 
-FURTHER = Path("/work/shared/data/traces")
-"""More samples, where the machine has them."""
+FURTHER = "MMGRPO_FUZZ_TRACES"
+"""An environment variable: a folder with a folder of more samples for each format."""
 
 
 @cache
 def seeds(name: str, *, further: bool = False) -> tuple[bytes, ...]:
     """Sample files of a format, and small values of its layouts; of `auto`, of all formats."""
     values = [json.dumps(value).encode() + b"\n" for kind, value in VALUES.values() if name in (kind, "auto")]
-    more = sorted(FURTHER.glob("*/*")) if further and FURTHER.is_dir() else []
+    folder = os.environ.get(FURTHER) if further else None
+    more = sorted(Path(folder).glob("*/*")) if folder else []
     files = [path for path in (*sample_files(), *more) if path.suffix != ".md"]
     known = {path: recognise(str(path)) for path in files}
     mine = [path for path, kind in known.items() if name == "auto" or getattr(kind, "NAME", "") == name]

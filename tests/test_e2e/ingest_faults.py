@@ -79,7 +79,7 @@ class Counter:
                 file.write("1")
             done(ranges, task, told)
 
-        setattr(Ranges, "done", made)  # noqa: B010
+        Ranges.done = made
 
 
 def ingested(arguments: list[str], kill_at: int | None, notes: Path) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def test_a_function_comes_back_as_it_was_with_what_it_was_bound_to(tmp_path: Pat
     assert (there.load.func, there.load.args) == (load_program, (recipe_of(), tmp_path, None))
     assert (there.open_.func, there.open_.keywords) == (open_session, {"judge_seed": 3})
     assert isinstance(there.check, Same)
-    assert found(named(RUNS.row)).args == (RUNS,)  # type: ignore[attr-defined]
+    assert found(named(RUNS.row)).args == (RUNS,)
     step: Any = found(named(partial(one_by_one, read_piece)))
     assert (step.func, step.args[0].func) == (one_by_one, read_piece)
     lying = Lying(tmp_path, frozenset(), redacted=False)
