@@ -7,8 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-FLOOR = 1 << 30
-"""Bytes for any file; a cell of more is read from no table."""
+FLOOR = 2 << 30
+"""Bytes for any file; a cell of more is read from no table.
+
+Twice what Arrow's allocator reserves at its first use, which counts here though little of it is ever touched: with no
+more than that a new process could not start a thread, and would refuse the first table that it is given.
+"""
 _STATM = Path("/proc/self/statm")
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import resource
+import subprocess
+import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 from stages.ingest import limits as module
 from stages.ingest import memory
 from stages.ingest.limits import Limits, limits, use_limits
+from tests.test_e2e.kit import ROOT
 from tests.test_stages.ingest_kit import packed, read_file
 from tests.test_stages.ingest_values import CHAT, SAID
 
@@ -71,6 +74,15 @@ def test_a_table_whose_rows_take_more_memory_than_its_size_lets_expect_is_refuse
     assert "of memory" in found.refused[0].detail
     assert resource.getrlimit(resource.RLIMIT_DATA)[0] == resource.RLIM_INFINITY
     assert len(read_file(packed(tmp_path / "next", CHATS, "plain")).spans) == 3  # the process goes on
+
+
+def test_the_first_table_that_a_process_reads_is_read(tmp_path: Path) -> None:
+    """Arrow's allocator and threads take their share of memory then, and in a process of tests they have it already."""
+    pq.write_table(pa.table({"trace_id": ["t", "u"], "score": [1.0, 0.0]}), tmp_path / "scores.parquet")
+    script = "import sys; from stages.ingest.read import read_values; print(*map(type, read_values(sys.argv[1])))"
+    command = [sys.executable, "-c", script, str(tmp_path / "scores.parquet")]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert ran.stdout.count("shape.Value") == 2, (ran.stdout, ran.stderr)
 
 
 @pytest.mark.parametrize("how", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
