@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.costing import Spent, spent_of, together
+from pipeline.manifests import MANIFEST, read_manifest
+from pipeline.partial import TELEMETRY_FILE, read_sums
 from pipeline.reporting.opened import OpenRun, open_run, telemetry
-from pipeline.store import MANIFEST, TELEMETRY_FILE, read_manifest, read_sums
 from pipeline.tombstones import tombstone_of
 from schemas.telemetry import read_attempts, sum_attempts
 from stages.contract import Artifact

@@ -18,12 +18,13 @@ from typing import Any
 from pipeline.ingest_leftovers import clear_leftovers
 from pipeline.ingest_spooling import clear_spools
 from pipeline.locks import hold
+from pipeline.partial import Reporter
 from pipeline.reached import Sought, reach_all
 from pipeline.remote.attached import shown
 from pipeline.runfile import NAME as RUN_FILE
 from pipeline.runs_purged import Purged, purge
 from pipeline.snapshots import open_snapshot
-from pipeline.store import Reporter, Store
+from pipeline.store import Store
 from pipeline.successor import Affected, affected, successor
 from pipeline.tombstones import Tombstone, bury, forgotten_in, tombstone_of, trace_digest
 from schemas.errors import RecipeError

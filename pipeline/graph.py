@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 
-from pipeline.store import MANIFEST, Store, read_manifest
+from pipeline.manifests import MANIFEST, read_manifest
+from pipeline.store import Store
 from stages.contract import Artifact
 
 

@@ -12,8 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from pipeline.manifests import SCRATCH
+from pipeline.partial import PartialArtifact
 from pipeline.progress import Reporter
-from pipeline.store import SCRATCH, PartialArtifact, Store
+from pipeline.store import Store
 from schemas.addresses import without_secrets
 from schemas.canonical import digest
 from schemas.errors import LockedError

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipeline.ingest_spooling import code_digest
+from pipeline.partial import PartialArtifact
 from pipeline.progress import Reporter
 from pipeline.recipes import LoadedRecipe
-from pipeline.store import PartialArtifact
 from pipeline.texttable import cell
 from schemas.canonical import digest
 from schemas.execution import Execution

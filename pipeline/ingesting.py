@@ -20,12 +20,13 @@ from pipeline.ingest_steps import Lying, Making
 from pipeline.jobs import key_of
 from pipeline.metering import meter_of
 from pipeline.on_ray.cluster import Cluster
+from pipeline.partial import PartialArtifact
 from pipeline.progress import Reporter
 from pipeline.provenance import provenance
 from pipeline.recipes import LoadedRecipe
 from pipeline.redacting import redactor_of
 from pipeline.snapshots import parent_of
-from pipeline.store import PartialArtifact, Store
+from pipeline.store import Store
 from pipeline.texttable import cell
 from pipeline.tombstones import forgotten_in, refuse_deleted
 from schemas.addresses import without_secrets

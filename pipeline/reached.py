@@ -10,7 +10,8 @@ from typing import Any
 
 import polars as pl
 
-from pipeline.store import MANIFEST, Store, read_manifest
+from pipeline.manifests import MANIFEST, read_manifest
+from pipeline.store import Store
 from pipeline.tombstones import tombstone_of
 from schemas.canonical import digest
 from schemas.parquet import read_rows

@@ -18,13 +18,14 @@ from pipeline.jobs import Job, key_of
 from pipeline.launching.making import run_here, threaded
 from pipeline.launching.settings import check_launch, crowded, refuse_nodes
 from pipeline.locks import hold
+from pipeline.manifests import check_files
 from pipeline.metering import meter_of
 from pipeline.on_ray.cluster import Cluster, cluster_of
 from pipeline.progress import Reporter
 from pipeline.provenance import provenance
 from pipeline.recipes import LoadedRecipe
 from pipeline.runfile import RunFile
-from pipeline.store import Store, check_files
+from pipeline.store import Store
 from pipeline.tombstones import refuse_deleted
 from pipeline.walk import identify, walk
 from schemas.errors import DataError, MmgrpoError, StageError

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.store import MANIFEST, check_files, read_manifest
+from pipeline.manifests import MANIFEST, check_files, read_manifest
 from pipeline.tombstones import refuse_deleted, tombstone_of
 from schemas.addresses import is_address
 from schemas.errors import DataError, RecipeError

@@ -12,8 +12,9 @@ from typing import Any
 
 from pipeline.jobs import key_of
 from pipeline.metering import meter_of
+from pipeline.partial import Reporter
 from pipeline.provenance import provenance
-from pipeline.store import Reporter, Store
+from pipeline.store import Store
 from pipeline.tombstones import trace_digest
 from schemas.errors import RecipeError
 from schemas.execution import Execution

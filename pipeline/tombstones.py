@@ -10,8 +10,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pipeline.files import replace_file
+from pipeline.manifests import MANIFEST
 from pipeline.remote.attached import mirror_of
-from pipeline.store import MANIFEST
 from schemas.canonical import canonical_json, digest
 from schemas.errors import DataError
 from schemas.foreign import read_json

@@ -11,9 +11,10 @@ from pipeline import runfile
 from pipeline.audit.policies import adapter_problems
 from pipeline.graph import Graph
 from pipeline.jobs import stage_of
+from pipeline.manifests import MANIFEST, check_files, read_manifest
 from pipeline.release.checks import record_problems
 from pipeline.runfile import RunFile
-from pipeline.store import MANIFEST, Store, check_files, read_manifest
+from pipeline.store import Store
 from pipeline.tombstones import problems_of, tombstone_of
 from schemas.errors import DataError, RecipeError
 from stages.contract import Artifact

@@ -9,7 +9,7 @@ import polars as pl
 
 from pipeline.audit.check import Check, Run, each
 from pipeline.audit.tables import read, values_differ
-from pipeline.store import MANIFEST
+from pipeline.manifests import MANIFEST
 from schemas.examples import EXAMPLES
 from schemas.groups import GROUPS
 from schemas.parquet import read_rows

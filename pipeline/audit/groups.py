@@ -10,8 +10,8 @@ import polars as pl
 
 from pipeline.audit.check import Check, Run, each
 from pipeline.audit.tables import files_differ, read, values_differ
+from pipeline.manifests import MANIFEST
 from pipeline.progress import Reporter
-from pipeline.store import MANIFEST
 from schemas.execution import Execution
 from schemas.groups import EXCLUDED, GROUPS, SUMMARY
 from schemas.rollouts import INVOCATIONS, ROLLOUTS

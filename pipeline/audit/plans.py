@@ -16,7 +16,7 @@ from pipeline.audit.check import Check, Run, each
 from pipeline.audit.recorded import CannotRedoError, Recorded
 from pipeline.audit.tables import read, rows_differ, values_differ
 from pipeline.launching.nothing import KeepsNothing
-from pipeline.store import MANIFEST
+from pipeline.manifests import MANIFEST
 from schemas.errors import MmgrpoError
 from schemas.execution import Execution
 from schemas.parquet import as_arrow

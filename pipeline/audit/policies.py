@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pipeline.audit.check import Check, Run, each
-from pipeline.store import MANIFEST
+from pipeline.manifests import MANIFEST
 from schemas.canonical import canonical_json
 from schemas.parquet import read_rows
 from schemas.policies import POLICIES, policy_digest

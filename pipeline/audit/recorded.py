@@ -13,8 +13,9 @@ from pydantic import ValidationError
 
 from pipeline.graph import Graph
 from pipeline.launching.making import run_here
+from pipeline.partial import Reporter
 from pipeline.provenance import provenance
-from pipeline.store import Reporter, Store
+from pipeline.store import Store
 from pipeline.tombstones import tombstone_of
 from schemas.execution import Execution
 from schemas.recipe import Recipe, merge

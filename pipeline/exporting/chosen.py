@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from pipeline import lineage
 from pipeline.lineage import Iteration
+from pipeline.manifests import check_files
 from pipeline.release.records import released
 from pipeline.release.standing import NEWEST
 from pipeline.reporting.opened import OpenRun
-from pipeline.store import check_files
 from pipeline.tainted import refuse_tainted
 from schemas.errors import DataError, RecipeError
 from schemas.parquet import read_rows

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.store import MANIFEST, read_manifest
+from pipeline.manifests import MANIFEST, read_manifest
 from schemas.execution import Execution
 from schemas.recipe import Recipe
 from stages.contract import Artifact, Inputs

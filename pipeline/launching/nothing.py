@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.store import SCRATCH
+from pipeline.manifests import SCRATCH
 
 
 class KeepsNothing:

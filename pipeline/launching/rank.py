@@ -13,7 +13,7 @@ from pipeline.launching.failures import note
 from pipeline.launching.link import LinkedOut
 from pipeline.launching.nothing import KeepsNothing
 from pipeline.launching.watch import end_with
-from pipeline.store import SCRATCH
+from pipeline.manifests import SCRATCH
 from schemas.errors import MmgrpoError
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from pipeline.drifting import alarms
 from pipeline.locks import hold
+from pipeline.manifests import MANIFEST, read_manifest
 from pipeline.release.evidence import weigh
 from pipeline.release.ledger import take_look
 from pipeline.release.records import decisions, write
@@ -17,7 +18,6 @@ from pipeline.release.scored import Scored, why_incomparable
 from pipeline.release.standing import NEWEST, Known, Standing, history, scores_of
 from pipeline.release.words import reason_of
 from pipeline.reporting.opened import OpenRun, open_run
-from pipeline.store import MANIFEST, read_manifest
 from pipeline.tainted import refuse_tainted
 from pipeline.tombstones import refuse_deleted
 from schemas.decisions import Decision, Evidence

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from pipeline.manifests import MANIFEST, read_manifest
 from pipeline.release.ledger import ledger_of, looks, missing_looks
 from pipeline.release.openings import openings
 from pipeline.release.records import FOLDER, decisions, name_of
 from pipeline.release.standing import history
 from pipeline.reporting.opened import OpenRun, open_run
-from pipeline.store import MANIFEST, read_manifest
 from schemas.decisions import Decision
 from schemas.errors import DataError
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pipeline.jobs import Job
+from pipeline.manifests import MANIFEST, read_manifest
 from pipeline.release.standing import Standing
 from pipeline.run import Runner
-from pipeline.store import MANIFEST, Store, read_manifest
+from pipeline.store import Store
 from pipeline.tombstones import tombstone_of
 from stages.contract import Artifact
 

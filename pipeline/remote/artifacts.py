@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from pipeline.manifests import MANIFEST, read_manifest
 from pipeline.remote.storage import Stat, Storage
 from pipeline.stages_in_order import STAGES
-from pipeline.store import MANIFEST, read_manifest
 from pipeline.tombstones import NAME as TOMBSTONE
 from schemas.canonical import digest_file
 from schemas.errors import DataError, StageError

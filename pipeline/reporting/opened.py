@@ -10,9 +10,10 @@ import polars as pl
 from pydantic import ValidationError
 
 from pipeline.jobs import stage_of
+from pipeline.partial import TELEMETRY_FILE
 from pipeline.runfile import NAME, RunFile, read_run
 from pipeline.stages_in_order import STAGES as JOBS
-from pipeline.store import TELEMETRY_FILE, Store
+from pipeline.store import Store
 from pipeline.tombstones import tombstone_of
 from schemas.errors import DataError
 from schemas.foreign import read_json

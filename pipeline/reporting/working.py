@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from pipeline.manifests import SCRATCH
 from pipeline.reporting.text import plural
-from pipeline.store import SCRATCH, Store
+from pipeline.store import Store
 
 LOCKS = Path("/proc/locks")
 """Where Linux tells who holds which lock; elsewhere nothing is known."""

@@ -18,11 +18,12 @@ from pipeline.files import replace_file
 from pipeline.graph import Graph, open_graph
 from pipeline.launching.settings import refuse_nodes
 from pipeline.locks import hold
+from pipeline.manifests import check_files
 from pipeline.progress import Reporter
 from pipeline.reproducing.compare import DIFFERS, IDENTICAL, TOLERANCES, WITHIN, Compared, Tolerance, compare
 from pipeline.reproducing.jobs import Wanted, job_of, refuse_other_code, wanted, with_adapter
 from pipeline.reproducing.taken import take_over
-from pipeline.store import Store, check_files
+from pipeline.store import Store
 from pipeline.tombstones import refuse_deleted
 from schemas.canonical import canonical_json
 from schemas.errors import DataError, RecipeError

@@ -7,7 +7,8 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from pipeline.store import MANIFEST, Store, check_files
+from pipeline.manifests import MANIFEST, check_files
+from pipeline.store import Store
 from schemas.errors import DataError
 from stages.contract import Artifact
 

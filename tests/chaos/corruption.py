@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline.store import MANIFEST
+from pipeline.manifests import MANIFEST
 from tests.chaos.harness import Bench, Tally
 
 BATCH = 30

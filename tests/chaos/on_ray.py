@@ -255,7 +255,8 @@ def same(tally: Tally, snapshots: Path, quiet: Path, ended: Ended, faults: int) 
 
 
 def _snapshot(folder: Path) -> list[str]:
-    from pipeline.store import MANIFEST, Store, read_manifest
+    from pipeline.manifests import MANIFEST, read_manifest
+    from pipeline.store import Store
 
     return [read_manifest(path / MANIFEST).digest for _, path in Store(folder).all()]
 

@@ -12,8 +12,9 @@ import polars as pl
 
 from pipeline.cli import main as mmgrpo
 from pipeline.locks import hold
+from pipeline.manifests import MANIFEST, read_manifest
 from pipeline.runfile import read_run
-from pipeline.store import MANIFEST, Store, read_manifest
+from pipeline.store import Store
 from schemas.errors import LockedError
 
 ROOT = Path(__file__).resolve().parent.parent.parent

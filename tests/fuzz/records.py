@@ -16,11 +16,12 @@ from typing import Any
 
 import polars as pl
 
+from pipeline.manifests import MANIFEST, check_files, read_manifest
+from pipeline.partial import read_sums
 from pipeline.recipes import load_execution, load_recipe
 from pipeline.release.chain import append, read_chain
 from pipeline.release.records import decisions, write
 from pipeline.runfile import RunFile, read_run, write_run
-from pipeline.store import MANIFEST, check_files, read_manifest, read_sums
 from pipeline.study.spec import read_study
 from pipeline.tombstones import Tombstone, bury, forgotten_in
 from schemas.decisions import Look

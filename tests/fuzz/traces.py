@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.cli import main
-from pipeline.store import Store, check_files, read_manifest
+from pipeline.manifests import check_files, read_manifest
+from pipeline.store import Store
 from schemas.recipe_ingest import IngestSection
 from stages.ingest.assemble import Assembler
 from stages.ingest.content import entry_of, entry_of_packed

@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.jobs import Job
+from pipeline.partial import PartialArtifact
 from pipeline.run import Runner
-from pipeline.store import PartialArtifact
 from stages.contract import Artifact
 
 POINTS = [
-    ("pipeline.store", "PartialArtifact", "commit_shard"),
-    ("pipeline.store", "PartialArtifact", "progress"),
-    ("pipeline.store", "PartialArtifact", "telemetry"),
-    ("pipeline.store", "PartialArtifact", "_complete"),
-    ("pipeline.store", None, "_sync"),
+    ("pipeline.partial", "PartialArtifact", "commit_shard"),
+    ("pipeline.partial", "PartialArtifact", "progress"),
+    ("pipeline.partial", "PartialArtifact", "telemetry"),
+    ("pipeline.partial", "PartialArtifact", "_complete"),
+    ("pipeline.partial", None, "_sync"),
     ("pipeline.runfile", None, "write_run"),
     ("pathlib", "Path", "replace"),
     ("pathlib", "Path", "unlink"),

@@ -24,7 +24,7 @@ from tests.test_e2e.faults import in_child, preload
 POINTS = (
     ("stages.ingest.chunks", "Chunks", "done"),
     ("stages.ingest.chunks", "Chunks", "append"),
-    ("pipeline.store", "PartialArtifact", "commit_shard"),
+    ("pipeline.partial", "PartialArtifact", "commit_shard"),
     ("stages.ingest.taken_up", None, "_cut"),
     ("stages.ingest.taken_up", None, "_take_out"),
     ("pathlib", "Path", "rename"),

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.drifting import alarms
-from pipeline.store import TELEMETRY_FILE, PartialArtifact, Store
+from pipeline.partial import TELEMETRY_FILE, PartialArtifact
+from pipeline.store import Store
 from schemas.drift import CANARIES
 from schemas.parquet import read_rows
 from stages.contract import Artifact

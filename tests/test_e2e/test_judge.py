@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.store import TELEMETRY_FILE
+from pipeline.partial import TELEMETRY_FILE
 from schemas.groups import GROUPS
 from schemas.judge_calls import JUDGE_CALLS
 from schemas.parquet import read_rows

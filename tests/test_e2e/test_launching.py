@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from pipeline.launching.description import LINK
-from pipeline.store import BEAT_S
+from pipeline.partial import BEAT_S
 from schemas.telemetry import read_attempts
 from tests.test_e2e.kit import ROOT, TINY, artifact, mmgrpo
 from tests.test_e2e.test_processes import TORCHRUN, launch

@@ -10,8 +10,9 @@ from typing import Any
 import polars as pl
 import pyarrow.parquet as pq
 
+from pipeline.manifests import MANIFEST, read_manifest
 from pipeline.runfile import RunFile, read_run, write_run
-from pipeline.store import MANIFEST, Store, read_manifest
+from pipeline.store import Store
 from schemas.canonical import canonical_json, digest, digest_file
 from schemas.manifest import FileEntry, Manifest, artifact_digest
 from schemas.parquet import read_frame, write_table

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.jobs import key_of
+from pipeline.partial import PartialArtifact
 from pipeline.progress import Reporter
 from pipeline.remote import attached
-from pipeline.store import PartialArtifact, Store
+from pipeline.store import Store
 from stages.contract import Artifact
 
 PAYLOAD = {"stage": "group", "stage_version": 1, "recipe": {"a": 1}, "params": {}, "inputs": {}}

@@ -21,9 +21,10 @@ from pipeline.costing import Spent, Tokens, price_of, spent_of, together
 from pipeline.costs import Ledger, ledger
 from pipeline.metering import Meter, core_seconds
 from pipeline.outcome import cost_line
+from pipeline.partial import PartialArtifact
 from pipeline.progress import Reporter
 from pipeline.recipes import recipe_from
-from pipeline.store import PartialArtifact, Store
+from pipeline.store import Store
 from schemas.canonical import digest
 from schemas.errors import DataError, RecipeError
 from schemas.recipe import Recipe

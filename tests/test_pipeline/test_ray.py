@@ -16,6 +16,7 @@ import polars as pl
 import pytest
 
 from pipeline.cli import main
+from pipeline.manifests import read_manifest
 from pipeline.metering import Meter
 from pipeline.on_ray.cluster import Cluster, cluster_of
 from pipeline.on_ray.crew import AHEAD
@@ -23,7 +24,7 @@ from pipeline.on_ray.named import OURS
 from pipeline.on_ray.wants import wanted_of
 from pipeline.on_ray.workers import RayWorkers
 from pipeline.pool import cores, pool_of
-from pipeline.store import Store, read_manifest
+from pipeline.store import Store
 from schemas.errors import DataError, RecipeError, StageError
 from schemas.examples import example_row
 from schemas.execution import Execution

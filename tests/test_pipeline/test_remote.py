@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.locks import hold
+from pipeline.manifests import check_files
 from pipeline.metering import Meter
 from pipeline.release.chain import append, held, read_chain
 from pipeline.release.records import now
@@ -29,7 +30,7 @@ from pipeline.remote.failing import advice
 from pipeline.remote.lease import VARIABLE, Lease
 from pipeline.remote.storage import Storage, open_storage
 from pipeline.runfile import RunFile, read_run, write_run
-from pipeline.store import Store, check_files
+from pipeline.store import Store
 from schemas.decisions import Opening
 from schemas.errors import DataError, LockedError, StageError
 from schemas.telemetry import read_attempts

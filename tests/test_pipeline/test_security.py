@@ -13,8 +13,8 @@ import pytest
 from pipeline.cluster.chain import Chain
 from pipeline.cluster.kubernetes import kubernetes_files
 from pipeline.cluster.slurm import slurm_files
+from pipeline.manifests import MANIFEST, check_files, read_manifest
 from pipeline.recipes import load_recipe
-from pipeline.store import MANIFEST, check_files, read_manifest
 from schemas.cluster import Cluster
 from tests.test_e2e.kit import PROGRAM, RECIPE, ROOT, own_recipe, run
 from tests.test_pipeline.test_store import make

@@ -13,9 +13,11 @@ import pytest
 
 from pipeline.jobs import key_of
 from pipeline.journal import Journal
+from pipeline.manifests import MANIFEST, check_files, read_manifest
 from pipeline.metering import Meter
+from pipeline.partial import JOURNAL, PartialArtifact
 from pipeline.progress import Reporter
-from pipeline.store import JOURNAL, MANIFEST, PartialArtifact, Store, check_files, read_manifest
+from pipeline.store import Store
 from schemas.errors import DataError, LockedError
 from schemas.parquet import write_table
 from schemas.policies import POLICIES

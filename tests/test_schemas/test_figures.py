@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.store import MANIFEST, read_manifest
+from pipeline.manifests import MANIFEST, read_manifest
 from schemas.canonical import canonical_json
 from schemas.errors import DataError
 from schemas.figures import figures_problem
