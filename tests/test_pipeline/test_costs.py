@@ -91,10 +91,10 @@ def test_an_attempt_that_failed_is_added_to_the_one_that_finished(tmp_path: Path
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from pipeline import store
+from pipeline import partial, store
 from pipeline.metering import Meter
 from pipeline.progress import Reporter
-store.BEAT_S = 0.0
+partial.BEAT_S = 0.0
 with store.Store(Path(sys.argv[1])).begin("demo", sys.argv[2], Reporter("off"), Meter(lambda: 0)) as out:
     sum(range(5_000_000))
     out.progress(1, 2, "parts")
