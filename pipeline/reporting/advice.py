@@ -12,6 +12,7 @@ from stages.statistics import Interval
 
 FAILED_SHARE, FLAT_SHARE = 0.1, 0.5
 ESS_LOW = 0.5
+OUTSIZED_SHARE = 0.2
 GAIN = 0.03
 """What a gain is taken to be worth where none was seen."""
 POWER = 1.96 + 0.84
@@ -51,6 +52,8 @@ class Facts:
     """Whether runs failed for reasons that are not the policy's, so that scores cannot be compared."""
     flat_share: float | None = None
     """In the latest iteration."""
+    outsized: float | None = None
+    """Likewise; see `GroupStats`."""
     ess: float | None = None
     """Likewise, mean over steps."""
     failed_share: float | None = None
@@ -139,6 +142,13 @@ def _wrong(facts: Facts) -> Iterator[Advice]:
             "or harder examples, more rollouts an example, a higher temperature, or rollout.refill."
         )
         yield Advice("Make rewards differ", text, "warning")
+    if facts.outsized is not None and facts.outsized > OUTSIZED_SHARE:
+        text = (
+            f"{share(facts.outsized)} of what moves the weights are failed attempts in groups whose other rewards are "
+            "nearly equal: divided by so small a deviation, one failure outweighs whole groups. Raise group.min_spread "
+            "to what a difference of rewards has to be to mean something, or set group.scale = \"none\"."
+        )
+        yield Advice("Leave nearly flat groups out", text, "warning")
     if facts.ess is not None and facts.ess < ESS_LOW:
         text = (
             f"The effective sample size is {number(facts.ess, 2)} of 1: the policy has left its data behind. Take "

@@ -142,6 +142,9 @@ class GroupStats:
     """Number of groups that have members, or calls of members, of a module."""
     pull: dict[str, float]
     """Sum over members of |weight * advantage|, by module: how much of the loss each module has."""
+    outsized: float | None
+    """Share of that sum of members whose advantage is larger than any that its group's deviation was taken over can
+    have: failed attempts, which count in no deviation, in groups that are nearly flat. None where nothing pulls."""
 
     @property
     def flat_share(self) -> float | None:

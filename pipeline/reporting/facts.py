@@ -43,6 +43,7 @@ def facts_of(
         change=dev.last.to_first if dev.last else None,
         spoiled=bool(dev.spoiled),
         flat_share=grouped[-1].flat_share if grouped else None,
+        outsized=grouped[-1].outsized if grouped else None,
         ess=_latest(step_means, "ess"),
         failed_share=sum(failed.values()) / sum(statuses.values()) if statuses else None,
         worst_status=max(sorted(failed), key=lambda status: failed[status], default=None),

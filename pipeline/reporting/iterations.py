@@ -93,7 +93,16 @@ def _group_stats(artifact: Artifact, rollouts: Sequence[Artifact], rules: GroupS
         flat_dropped=_flat_dropped(artifact, rollouts, rules),
         modules=_counts(rows.select("group_id", "module").unique()["module"]),
         pull=dict(sorted(pull.iter_rows())),
+        outsized=outsized(rows) if rules.scale == "group_std" else None,
     )
+
+
+def outsized(rows: pl.DataFrame) -> float | None:
+    """See `GroupStats`. Of n values, none is further than sqrt(n) deviations from their mean; eps only lessens that."""
+    pull, large = pl.col("weight") * pl.col("advantage").abs(), pl.col("advantage").abs() > pl.col("size").sqrt()
+    sized = rows.with_columns(size=pl.len().over("group_id"))
+    every, beyond = sized.select(every=pull.sum(), beyond=pull.filter(large).sum()).row(0)
+    return beyond / every if every else None
 
 
 def _flat_dropped(artifact: Artifact, rollouts: Sequence[Artifact], rules: GroupSection) -> int:

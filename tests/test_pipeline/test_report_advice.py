@@ -40,6 +40,7 @@ def titles(**facts: Any) -> list[str]:
         ({"done": 2, "ended": "iteration 1: all groups are flat"}, "See why it ended early"),
         ({"idle": "all groups are flat"}, "Give it something to learn from"),
         ({"flat_share": 0.8}, "Make rewards differ"),
+        ({"outsized": 0.5}, "Leave nearly flat groups out"),
         ({"ess": 0.3}, "Take fewer steps an iteration"),
         ({"failed_share": 0.3, "worst_status": "timeout"}, "Mend what fails"),
         ({"alarms": ("KL to the base is 3 nats",)}, "Look at the drift"),
