@@ -55,7 +55,8 @@ def _of_message(value: Mapping[str, Any]) -> Answer | None:
     made = one_message(value)
     if made is None and isinstance(content, dict) and isinstance(content.get("parts"), list):
         made = message(content.get("role") or "assistant", content["parts"])  # Gemini's, without its candidates
-    if made is None and (isinstance(value.get("text"), str) or isinstance(content, (str, list))):
+    beside = isinstance(value.get("text"), str) or isinstance(content, (str, list)) or bool(value.get("tool_calls"))
+    if made is None and beside:
         made = message("assistant", value.get("text", content), value)
     if made is None:
         return None
@@ -122,12 +123,17 @@ def _are_chunks(values: list[Any]) -> bool:
     )
 
 
+_THOUGHTS = ("reasoning_content", "reasoning")
+
+
 def _streamed(chunks: list[Any]) -> dict[str, Any]:
     """The first choice of a streamed response as it is when it came whole."""
     parts = [one for item in chunks for one in item["choices"] if one.get("index") in (0, None)]
     texts = [held for one in parts if isinstance(held := one["delta"].get("content"), str)]
     calls = [call for one in parts for call in one["delta"].get("tool_calls") or ()]
-    said = {"role": "assistant", "content": "".join(texts), **({"tool_calls": calls} if calls else {})}
+    thoughts = [held for one in parts for name in _THOUGHTS if isinstance(held := one["delta"].get(name), str)]
+    said = {"role": "assistant", "content": "".join(texts), "reasoning": "".join(thoughts)}
+    said |= {"tool_calls": calls} if calls else {}
     return {"message": said, "finish_reason": next((one["finish_reason"] for one in parts if _reason(one)), None)}
 
 
@@ -166,11 +172,15 @@ def _of_generations(value: Mapping[str, Any]) -> Answer | None:
     first = inner[0]
     said = messages_of(first["message"]) if isinstance(first.get("message"), dict) else None
     made = said[-1] if said else message("assistant", first.get("text"))
-    info = first.get("generation_info") or {}
-    info = info if isinstance(info, dict) else {}
-    outer = value.get("llm_output")
-    model = _model(info) or (_model(outer) if isinstance(outer, dict) else None)
-    return Answer(made, len(inner), _reason(info), model, tokens_of(info))
+    held = first.get("message")
+    held = held.get("kwargs", held.get("data", held)) if isinstance(held, dict) else {}
+    about = held.get("response_metadata") if isinstance(held, dict) else None
+    beside = [first.get("generation_info"), first.get("generationInfo"), about]
+    beside += [value.get("llm_output"), value.get("llmOutput")]  # its JavaScript spells keys in its own way
+    known = [item for item in beside if isinstance(item, dict)]
+    reason = next((found for item in known if (found := _reason(item))), None)
+    model = next((found for item in known if (found := _model(item))), None)
+    return Answer(made, len(inner), reason, model, tokens_of(*known))
 
 
 def _of_items(value: Mapping[str, Any]) -> Answer | None:
@@ -203,6 +213,9 @@ def _reason(value: Mapping[str, Any]) -> str | None:
     for name in _REASONS:
         if name in value and (found := text(value[name])):
             return found
+    cut = value.get("incomplete_details")
+    if isinstance(cut, dict) and (found := text(cut.get("reason"))):
+        return found
     beside = value.get("response_metadata")
     return _reason({name: beside.get(name) for name in _REASONS}) if isinstance(beside, dict) else None
 

@@ -29,6 +29,7 @@ class Findings:
     inputs: Any = None
     outputs: Any = None
     call: Call | None = None
+    error: str | None = None
 
     def filled(self, other: Findings) -> Findings:
         """These findings, and the other's where these have none."""
@@ -40,6 +41,7 @@ class Findings:
             other.inputs if self.inputs is None else self.inputs,
             other.outputs if self.outputs is None else self.outputs,
             other.call if self.call is None else self.call,
+            other.error if self.error is None else self.error,
         )
 
     def without_call(self) -> Findings:
@@ -74,6 +76,26 @@ def mmgrpo_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+_BUILT = ("model", "model_request", "agent")
+"""Nodes of the agents that LangChain builds: those of every agent have the same names."""
+
+
+def node_of(metadata: Mapping[str, Any]) -> str | None:
+    """The node of LangGraph's that a step is of; of an agent that LangChain built, the agent's name."""
+    node, agent = text(metadata.get("langgraph_node")), text(metadata.get("lc_agent_name"))
+    return agent if agent and (node is None or node in _BUILT) else node
+
+
+def _several(value: Any) -> int | None:
+    """How many answers were asked for, where they were more than one."""
+    found = integer(value)
+    return found if found is not None and 1 < found < 2**31 else None
+
+
+def _named(value: Any) -> bool | None:
+    return True if text(value) else None
+
+
 Setting = tuple[str, Callable[[Any], Any], tuple[str, ...]]
 """A field of `Call`, what reads it, and the names that APIs give it."""
 SETTINGS: tuple[Setting, ...] = (
@@ -82,6 +104,8 @@ SETTINGS: tuple[Setting, ...] = (
     ("top_k", integer, ("top_k", "topK")),
     ("max_new_tokens", integer, _LIMITS),
     ("seed", integer, ("seed",)),
+    ("choices", _several, ("n", "num_choices", "choice.count")),
+    ("continued", _named, ("previous_response_id",)),
 )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stages.ingest.answers import answer_of, said_by
-from stages.ingest.conventions import NOTHING, Findings, logged_tokens, sampling
+from stages.ingest.conventions import NOTHING, Findings, logged_tokens, node_of, sampling
 from stages.ingest.messages import message, one_message
 from stages.ingest.normal import Kind
 from stages.ingest.requests import Request, call_of, request_of
@@ -70,8 +70,8 @@ def findings(name: str, attributes: Mapping[str, Any], events: Sequence[Any], sc
 def _agent(attributes: Mapping[str, Any]) -> str | None:
     """The agent's name, or that of the graph's node."""
     metadata = unpacked(attributes.get("metadata"))
-    node = metadata.get("langgraph_node") if isinstance(metadata, dict) else None
-    return text(attributes.get("agent.name")) or text(attributes.get("graph.node.id")) or text(node)
+    node = node_of(metadata) if isinstance(metadata, dict) else None
+    return text(attributes.get("agent.name")) or text(attributes.get("graph.node.id")) or node
 
 
 def _texts(attributes: Mapping[str, Any], prefix: str) -> tuple[dict[str, Any], ...] | None:

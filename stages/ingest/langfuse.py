@@ -10,24 +10,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stages.ingest.guard import each
-from stages.ingest.langfuse_calls import attributes_of, call_of_generation
-from stages.ingest.normal import Item, Kind, Refused, Score, Span
+from stages.ingest.langfuse_calls import KINDS, agent_of, attributes_of, call_of_generation
+from stages.ingest.normal import Item, Refused, Score, Span
 from stages.ingest.shape import Shape
 from stages.ingest.values import identity, nanoseconds, number, text, unpacked
 
 NAME = "langfuse"
-_KINDS: Mapping[str, Kind] = {
-    "GENERATION": "llm",
-    "SPAN": "chain",
-    "CHAIN": "chain",
-    "AGENT": "agent",
-    "TOOL": "tool",
-    "RETRIEVER": "retriever",
-    "EVENT": "other",
-    "EMBEDDING": "other",
-    "EVALUATOR": "other",
-    "GUARDRAIL": "other",
-}
 _EVENTS = {"generation": "GENERATION", "span": "SPAN", "event": "EVENT", "observation": None}
 _OWN = ("attributes", "resourceAttributes", "scope")
 """What Langfuse keeps in a trace's metadata of the OpenTelemetry span that it was."""
@@ -65,7 +53,7 @@ def read(value: Mapping[str, Any], where: str) -> Iterator[Item]:
 def _row(value: Mapping[str, Any]) -> Any:
     """The reader of a row, by its columns."""
     trace = _get(value, "traceId", "trace_id")
-    if trace is not None and str(value.get("type")) in _KINDS and _get(value, "startTime", "start_time") is not None:
+    if trace is not None and str(value.get("type")) in KINDS and _get(value, "startTime", "start_time") is not None:
         return _observation
     if trace is not None and "value" in value and "name" in value and ("dataType" in value or "data_type" in value):
         return _score
@@ -132,7 +120,7 @@ def _observation(held: Mapping[str, Any], where: str) -> Iterator[Item]:
     if trace is None or own is None:
         yield Refused("no_trace_id" if trace is None else "no_span_id", "an observation has none", where)
         return
-    kind = _KINDS.get(str(held.get("type")), "other")
+    kind = KINDS.get(str(held.get("type")), "other")
     metadata = _metadata(held)
     failed = held.get("level") == "ERROR"
     yield Span(
@@ -144,7 +132,7 @@ def _observation(held: Mapping[str, Any], where: str) -> Iterator[Item]:
         nanoseconds(_get(held, "startTime", "start_time")),
         nanoseconds(_get(held, "endTime", "end_time")),
         error=str(_get(held, "statusMessage", "status_message") or "failed") if failed else None,
-        agent=_agent(held, kind, metadata),
+        agent=agent_of(str(held.get("name") or ""), kind, metadata, own_sdk=_of_own_sdk(metadata)),
         module=text(attributes_of(metadata).get("mmgrpo.module")),
         inputs=unpacked(held.get("input")),
         outputs=unpacked(held.get("output")),
@@ -158,16 +146,9 @@ def _metadata(held: Mapping[str, Any]) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _agent(held: Mapping[str, Any], kind: Kind, metadata: Mapping[str, Any]) -> str | None:
-    """The node of a graph, the agent by its attributes, or the name given to an agent in Langfuse's own SDK."""
-    attributes, scope = attributes_of(metadata), metadata.get("scope")
-    given = text(metadata.get("langgraph_node")) or text(attributes.get("gen_ai.agent.name"))
-    own_sdk = isinstance(scope, Mapping) and str(scope.get("name")).startswith("langfuse")
-    return (
-        given
-        or text(attributes.get("graph.node.id"))
-        or (text(held.get("name")) if kind == "agent" and own_sdk else None)
-    )
+def _of_own_sdk(metadata: Mapping[str, Any]) -> bool:
+    scope = metadata.get("scope")
+    return isinstance(scope, Mapping) and str(scope.get("name")).startswith("langfuse")
 
 
 def _score(held: Mapping[str, Any], where: str) -> Iterator[Item]:

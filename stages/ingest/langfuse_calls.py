@@ -1,4 +1,4 @@
-"""The LM call of a Langfuse generation. What its input and output look like differs from framework to framework."""
+"""What Langfuse's observations are, and the LM call of a generation, which each framework logs in its own way."""
 
 from __future__ import annotations
 
@@ -6,10 +6,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from stages.ingest.answers import answer_of
-from stages.ingest.normal import Call
+from stages.ingest.conventions import node_of
+from stages.ingest.normal import Call, Kind
 from stages.ingest.requests import call_of, request_of
 from stages.ingest.values import number, text, unpacked
 
+KINDS: Mapping[str, Kind] = {
+    "GENERATION": "llm",
+    "SPAN": "chain",
+    "CHAIN": "chain",
+    "AGENT": "agent",
+    "TOOL": "tool",
+    "RETRIEVER": "retriever",
+    "EVENT": "other",
+    "EMBEDDING": "other",
+    "EVALUATOR": "other",
+    "GUARDRAIL": "other",
+}
+"""Of steps, by the types of observations."""
 _MODELS = ("gen_ai.response.model", "llm.model_name", "gen_ai.request.model")
 
 
@@ -19,6 +33,13 @@ def attributes_of(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**metadata, **found} if isinstance(found, Mapping) else metadata
 
 
+def agent_of(name: str, kind: Kind, metadata: Mapping[str, Any], *, own_sdk: bool) -> str | None:
+    """The node of a graph, the agent by its attributes, or the name given to an agent in Langfuse's own SDK."""
+    attributes = attributes_of(metadata)
+    given = node_of(metadata) or text(attributes.get("gen_ai.agent.name"))
+    return given or text(attributes.get("graph.node.id")) or (text(name) if kind == "agent" and own_sdk else None)
+
+
 def call_of_generation(held: Mapping[str, Any], metadata: Mapping[str, Any]) -> Call:
     """The call of an observation of type GENERATION."""
     attributes = attributes_of(metadata)
@@ -26,8 +47,7 @@ def call_of_generation(held: Mapping[str, Any], metadata: Mapping[str, Any]) -> 
     parameters = parameters if isinstance(parameters, Mapping) else {}
     asked, offered = _without_tools(unpacked(held.get("input")))
     output = unpacked(held.get("output"))
-    # Responses repeat the instructions that they were given; the input of the agents SDK lacks them.
-    given = {"instructions": output["instructions"]} if isinstance(output, Mapping) and "instructions" in output else {}
+    given = _given(output) or _given(metadata)
     if isinstance(asked, list):
         asked = {"messages": asked}
     elif isinstance(asked, str):
@@ -47,6 +67,15 @@ def call_of_generation(held: Mapping[str, Any], metadata: Mapping[str, Any]) -> 
         finish_reason=(answer.finish_reason if answer else None) or text(logged),
         temperature=request.settings.get("temperature", number(attributes.get("ls_temperature"))),
     )
+
+
+def _given(response: Any) -> dict[str, Any]:
+    """What a response repeats of its request, whose input lacks it.
+
+    Langfuse's own clients put a response's fields beside its text, into the metadata.
+    """
+    known = isinstance(response, Mapping) and "instructions" in response and "status" in response
+    return {name: response.get(name) for name in ("instructions", "previous_response_id")} if known else {}
 
 
 def _without_tools(asked: Any) -> tuple[Any, bool]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stages.ingest.answers import answer_of
-from stages.ingest.conventions import logged_tokens, mmgrpo_fields, sampling
+from stages.ingest.conventions import logged_tokens, mmgrpo_fields, node_of, sampling
 from stages.ingest.guard import each
 from stages.ingest.normal import Call, Item, Kind, Refused, Score, Span
 from stages.ingest.requests import call_of, known, request_of
@@ -101,7 +101,7 @@ def _run(run: Mapping[str, Any], where: str) -> Iterator[Item]:
         nanoseconds(run.get("start_time")),
         nanoseconds(run.get("end_time")),
         error=str(run.get("error") or "failed") if run.get("error") or run.get("status") == "error" else None,
-        agent=text(metadata.get("langgraph_node")) or text(metadata.get("lc_agent_name")),
+        agent=node_of(metadata),
         inputs=inputs or None,
         outputs=outputs or None,
         call=_call(inputs, outputs, extra, metadata) if kind == "llm" else None,

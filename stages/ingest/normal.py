@@ -45,6 +45,8 @@ class Call:
     """Of the completion's ids."""
     choices: int = 1
     """How many answers the request got; `completion` is the first, and which one the program used is not known."""
+    continued: bool = False
+    """Whether the server kept what came before these messages: the log then lacks a part of the prompt."""
     logprob_kind: Literal["processed", "raw"] | None = None
     """Whether logprobs are those of the distribution sampled from; None where the log does not say."""
     redacted: bool = False

@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from stages.ingest import conventions_genai, conventions_openinference, conventions_vercel
+from stages.ingest import conventions_genai, conventions_langfuse, conventions_openinference, conventions_vercel
 from stages.ingest.conventions import NOTHING, Findings, mmgrpo_fields
 from stages.ingest.normal import Item, Refused, Score, Span
 from stages.ingest.values import identity, judged, nanoseconds, text, unpacked
 
 EVALUATION = "gen_ai.evaluation.result"
-_USERS = ("user.id", "enduser.id", "gen_ai.user.id")
-_ADDED = ("app.", "ai.telemetry.metadata.")
-_EXAMPLES = ("mmgrpo.example_id", "dataset.example.id", "dataset_item_id")
+_USERS = ("user.id", "enduser.id", "gen_ai.user.id", "langfuse.user.id", "ai.telemetry.metadata.userId")
+_ADDED = ("app.", "ai.telemetry.metadata.", conventions_langfuse.ADDED)
+_EXAMPLES = ("mmgrpo.example_id", "dataset.example.id", "dataset_item_id", "langfuse.experiment.item.id")
 
 
 class RawEvent(NamedTuple):
@@ -63,8 +63,7 @@ def items_of(raw: RawSpan) -> list[Item]:
         where=raw.where,
     )
     made.agent, made.inputs, made.outputs, made.call = found.agent, found.inputs, found.outputs, found.call
-    if raw.failed:
-        made.error = _error(raw)
+    made.error = _error(raw) if raw.failed else found.error
     if spoken.more:
         _say_more(made, raw.attributes, spoken)
     if not raw.events:
@@ -80,6 +79,9 @@ def _say_more(span: Span, attributes: Mapping[str, Any], spoken: _Spoken) -> Non
     span.example, span.user = _first(attributes, spoken.examples), _first(attributes, spoken.users)
     if spoken.metadata:
         span.metadata = _metadata(attributes)
+    if spoken.whole and span.parent is None:
+        for name, value in conventions_langfuse.of_the_trace(attributes).items():
+            setattr(span, name, value)
     if spoken.mmgrpo:
         for name, value in mmgrpo_fields(attributes).items():
             setattr(span, name, value)
@@ -118,6 +120,8 @@ class _Spoken(NamedTuple):
     """Those that may know the span."""
     metadata: bool
     mmgrpo: bool
+    whole: bool
+    """Whether the input or the output of the whole trace may be among them."""
     examples: tuple[str, ...]
     users: tuple[str, ...]
     more: bool
@@ -126,18 +130,20 @@ class _Spoken(NamedTuple):
 
 @lru_cache(4096)
 def _spoken(names: tuple[str, ...]) -> _Spoken:
-    asked = (conventions_openinference, conventions_vercel)
+    asked = (conventions_langfuse, conventions_openinference, conventions_vercel)
     metadata = any(name in ("metadata", "session.id") or name.startswith(_ADDED) for name in names)
     mmgrpo = any(name.startswith("mmgrpo.") for name in names)
+    whole = any(name.startswith("langfuse.trace.") for name in names)
     examples = tuple(name for name in _EXAMPLES if name in names)
     users = tuple(name for name in _USERS if name in names)
     return _Spoken(
         (*(convention for convention in asked if convention.may_know(names)), conventions_genai),
         metadata,
         mmgrpo,
+        whole,
         examples,
         users,
-        bool(metadata or mmgrpo or examples or users or "signature" in names),
+        bool(metadata or mmgrpo or whole or examples or users or "signature" in names),
     )
 
 

@@ -95,5 +95,5 @@ def call_of(request: Request, answer: Answer | None, **more: Any) -> Call:
             made.tool_calls = tuple(said.get("tool_calls", ()))
     for name, value in (*request.settings.items(), *(answer.tokens.items() if answer else ()), *more.items()):
         if value is not None:
-            setattr(made, name, value)
+            setattr(made, name, max(value, made.choices) if name == "choices" else value)
     return made

@@ -32,7 +32,7 @@ from stages.ingest.records import Record
 from stages.places import place_of
 
 NAME = "ingest"
-VERSION = 3
+VERSION = 4
 
 
 def recipe_slice(recipe: Recipe) -> dict[str, Any]:

@@ -25,10 +25,17 @@ FINISH = {
     "length": "length",
     "max_tokens": "length",
     "max_output_tokens": "length",
-    "MAX_TOKENS": "length",
-    "STOP": "stop",
+    "model_length": "length",
+    "model_context_window_exceeded": "length",
 }
+"""By what APIs call it, in small letters."""
+_CUT = frozenset(
+    {"abort", "blocklist", "cancelled", "content_filter", "content-filter", "error", "prohibited_content", "recitation"}
+    | {"refusal", "safety", "spii"}
+)
+"""Why an answer is not as the model would have written it to the end."""
 NO_COMPLETION, TOOLS, REASONING = "no_completion", "tool_calls", "hidden_reasoning"
+CONTINUED, CUT_OFF = "prompt_on_server", "cut_off"
 OTHER_CONTENT, NOT_ENCODED, NOT_RENDERED = "no_text_content", "not_encoded", "not_rendered"
 DECODE, REDACTED = "ids_do_not_decode", "redacted"
 LENGTHS, VOCABULARY, CHOICES = "lengths_differ", "ids_out_of_vocabulary", "several_choices"
@@ -104,12 +111,12 @@ class Encoder:
         return bool(self._tokenizer.decode(ids, skip_special_tokens=True).strip() == text.strip())
 
     def _finish(self, call: Call, completion: Sequence[int]) -> Literal["stop", "length"]:
-        return "stop" if completion[-1] in self._eos or FINISH.get(call.finish_reason or "") == "stop" else "length"
+        return "stop" if completion[-1] in self._eos or FINISH.get(_said(call)) == "stop" else "length"
 
     def _of_text(self, call: Call) -> Tokens:
         if reason := _more_than_text(call):
             return Tokens("partial", reason)
-        finish: Any = FINISH.get(call.finish_reason or "stop", "stop")
+        finish: Any = FINISH.get(_said(call), "stop")
         try:
             prompt = self._encoding.chat(_bare(call))
         except _REFUSALS:
@@ -125,8 +132,15 @@ def _bare(call: Call) -> list[dict[str, str]]:
     return [{"role": str(said["role"]), "content": str(said["content"])} for said in call.messages]
 
 
+def _said(call: Call) -> str:
+    """Why the answer ended, as `FINISH` has it: some SDKs log the name of an enum."""
+    return (call.finish_reason or "").rpartition(".")[2].lower()
+
+
 def _more_than_text(call: Call) -> str | None:
     """Why a call's text alone does not say what the model was sent or wrote."""
+    if call.continued or _said(call) in _CUT:
+        return CONTINUED if call.continued else CUT_OFF
     if call.tool_calls or call.tools or any(said.get("role") == "tool" for said in call.messages):
         return TOOLS
     rich = [said for said in call.messages if len(said) > _BARE]

@@ -102,7 +102,7 @@ def _call_of(calls: Sequence[Call]) -> Call:
         known = [getattr(call, item.name) for call in calls]
         if known[0] in (None, "", (), False):
             changes[item.name] = next((value for value in known if value not in (None, "", (), False)), known[0])
-    return replace(calls[0], **changes)
+    return replace(calls[0], **{**changes, "choices": max(call.choices for call in calls)})
 
 
 def _age(span: Span) -> tuple[Any, ...]:

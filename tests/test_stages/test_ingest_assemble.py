@@ -240,12 +240,16 @@ def test_ids_are_trusted_only_as_far_as_they_go(encoder: Encoder) -> None:
         (replace(logged, choices=3), "p", "partial", "several_choices"),
         (Call(SAID, "yes", tools=True), "p", "partial", "tool_calls"),
         (Call(SAID, "yes", reasoning="hm"), "p", "partial", "hidden_reasoning"),
+        (Call(SAID, "yes", continued=True), "p", "partial", "prompt_on_server"),
+        (Call(SAID, "yes", finish_reason="content_filter"), "p", "partial", "cut_off"),
+        (Call(SAID, "yes", finish_reason="SAFETY"), "p", "partial", "cut_off"),
         (Call(SAID, "\u4e2d", finish_reason="stop"), "p", "partial", "not_encoded"),
         (Call(SAID), "p", "partial", "no_completion"),
     ):
         found = encoder.tokens(changed, policy)
         assert (found.fidelity, found.reason) == (fidelity, reason)
-    assert encoder.tokens(Call(SAID, "yes", finish_reason="length"), None).finish == "length"
+    for reason in ("length", "MAX_TOKENS", "FinishReason.MAX_TOKENS", "model_length"):
+        assert encoder.tokens(Call(SAID, "yes", finish_reason=reason), None).finish == "length"
 
 
 SPANS = st.builds(
