@@ -19,6 +19,7 @@ from schemas.recipe import Recipe
 from stages import base, drift, evaluate, examples, group, logprobs, program, prompts, rollout, train
 from stages.contract import Artifact
 from stages.examples import data_path
+from stages.grouping import held_out
 from stages.ingest import snapshot
 from stages.programs.choice import refuse_few
 from stages.training.needs import look, needs
@@ -231,9 +232,13 @@ def _iteration(
     rolled.student.append((yield Job(rollout, slot("rollout"), params, artifacts, identities)))
     rolled.teachers.append((yield from _taught(recipe, setup, shared, chain, rolled)))
     rollouts = replayed(rolled.student, recipe.run.replay) | teacher_roles(rolled.teachers, recipe.run.replay)
+    beside: dict[str, Artifact | None] = {"policies": policy.holder}
+    told: dict[str, Any] = {"iteration": iteration}
     if setup.traces is not None and iteration < recipe.traces.iterations:
         rollouts["rollout.snapshot"] = rolled.logged
-    grouped = yield Job(group, slot("group"), {"iteration": iteration}, {**rollouts, "policies": policy.holder})
+        beside[held_out.ROLE] = shared["examples"]
+        told[held_out.SPLIT] = recipe.examples.train
+    grouped = yield Job(group, slot("group"), told, {**rollouts, **beside})
     inputs = {"base": shared["base"], **rollouts, "group": grouped}
     rejecting = params_of(recipe, iteration)
     for job in _scoring(recipe, chain, inputs, slot, rejecting=bool(rejecting)):

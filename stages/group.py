@@ -12,6 +12,7 @@ The rules stand with the code that keeps them, in the order of the job: `sources
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from schemas.execution import Execution
@@ -20,6 +21,7 @@ from schemas.policies import POLICIES
 from schemas.recipe import Recipe
 from stages.contract import Inputs, Out
 from stages.grouping.files import input_files
+from stages.grouping.held_out import held_out
 from stages.grouping.report import metrics
 from stages.grouping.rules import rules_of, slice_of
 from stages.grouping.sources import policy_ages
@@ -39,8 +41,8 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
     """Group one iteration's rollouts.
 
     Reads the artifacts `rollout` (this iteration's own) and `rollout.NAME` (teachers, snapshots, older iterations),
-    and `policies.parquet` of the artifact `policies`. Writes `groups.parquet`, `excluded.parquet` and
-    `summary.parquet`.
+    `policies.parquet` of the artifact `policies`, and `examples` where a snapshot may hold what is held out. Writes
+    `groups.parquet`, `excluded.parquet` and `summary.parquet`.
 
     Returns:
         Metrics; `nothing_to_train` is true when no member with a nonzero advantage is left.
@@ -49,7 +51,7 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
         RecipeError: when the recipe's rules contradict each other.
         DataError: when the inputs break their contract; it names the file or the rows.
     """
-    rules = rules_of(recipe)
+    rules = replace(rules_of(recipe), held=held_out(inputs))
     ages = policy_ages(read_frame(inputs["policies"].file("policies.parquet"), POLICIES))
     tables = open_tables(input_files(inputs), rules)
     totals = write_tables(tables, ages, rules, execution.group_rows, out, workers=inputs.workers)

@@ -54,7 +54,7 @@ def select_members(chunk: Chunk, ages: pl.DataFrame, rules: Rules) -> Grouped:
         rules: the recipe's rules.
     """
     check_policies(chunk.rollouts, ages, rules.group)
-    rollouts = source_reasons(score_rollouts(chunk.rollouts, rules.group), ages, rules.group)
+    rollouts = source_reasons(score_rollouts(chunk.rollouts, rules.group), ages, rules)
     calls, rollouts = judge(chunk, rollouts, rules)
     if rules.trajectory:
         chunk, rows, calls = trajectory.as_members(chunk, calls, rollouts, rules)

@@ -8,6 +8,7 @@ REASONS = {
     "duplicate": "the same call recorded again: the row with the lowest call_index stays",
     "no_calls": "the rollout ended before its first LM call (listed with a null call_index)",
     "not_trainable": "a call of another LM, or of a module that the recipe does not train",
+    "held_out": "its example is of a split that policies are scored on, not of the one that they are trained on",
     "stale": "its policy is more than `staleness` policies older than the newest",
     "source_cap": "its source already supplies its share of the example's rollouts",
     "reward_missing": "the rollout ended ok but its metric, or a part that its module's credit needs, is null",

@@ -25,6 +25,8 @@ class Rules:
     balance: str
     context: int
     """Longest prompt plus completion, in tokens."""
+    held: frozenset[str] = frozenset()
+    """Ids of examples that are not trained on; see `held_out`."""
 
     @property
     def trajectory(self) -> bool:

@@ -8,6 +8,7 @@ from schemas.errors import DataError
 from schemas.recipe_data import GroupSection
 from schemas.validate import SAMPLES
 from stages.grouping.reasons import first_reason, reason
+from stages.grouping.rules import Rules
 
 STUDENT, TEACHER = "student", "teacher"
 
@@ -51,13 +52,14 @@ def check_policies(rollouts: pl.DataFrame, ages: pl.DataFrame, group: GroupSecti
             )
 
 
-def source_reasons(rollouts: pl.DataFrame, ages: pl.DataFrame, group: GroupSection) -> pl.DataFrame:
-    """Add `out` (`stale`, `reward_missing`, `source_cap` or null) and `teacher` to rollouts.
+def source_reasons(rollouts: pl.DataFrame, ages: pl.DataFrame, rules: Rules) -> pl.DataFrame:
+    """Add `out` (`held_out`, `stale`, `reward_missing`, `source_cap` or null) and `teacher` to rollouts.
 
     A capped source (a whole source such as `teacher:big`, or a kind such as `teacher`) keeps its first m rollouts of
     an example, m being the largest number with m <= cap * (m + u), where u counts the example's rollouts of sources
     without a cap. Ages apply to policies of the run; a teacher's own policy has none.
     """
+    group = rules.group
     pairs = rollouts.select("source", "policy").unique().join(ages, on="policy", how="left")
     pairs = pairs.select(
         "source",
@@ -70,7 +72,8 @@ def source_reasons(rollouts: pl.DataFrame, ages: pl.DataFrame, group: GroupSecti
     else:
         frame = rollouts.with_columns(stale=pl.lit(False), teacher=pl.lit(False))
     missing = (pl.col("status") == "ok") & pl.col("q").is_null()
-    out = first_reason([("stale", pl.col("stale")), ("reward_missing", missing)])
+    held = pl.col("example_id").is_in(sorted(rules.held)) if rules.held else pl.lit(False)
+    out = first_reason([("held_out", held), ("stale", pl.col("stale")), ("reward_missing", missing)])
     frame = frame.with_columns(out=out).drop("stale")
     return _cap(frame, group) if group.source_caps else frame
 

@@ -27,6 +27,13 @@ def test_a_snapshot_that_is_data_and_traces_seeds_siblings_of_what_was_seen_once
     mixed = groups.group_by("group_id").agg(pl.col("source").unique().sort())["source"].to_list()
     assert ["ingest:otlp_json", "student"] in mixed
 
+    # What was logged of the dev split scores policies: it is not trained on.
+    splits = pl.read_parquet(snapshot / "examples.parquet").select("example_id", "split")
+    assert set(groups.join(splits, on="example_id")["split"]) == {"train"}
+    rollouts = pl.read_parquet(snapshot / "rollouts.parquet").join(splits, on="example_id")
+    dev = rollouts.filter(pl.col("split") == "dev").height
+    assert artifact(folder, "group").manifest.excluded["held_out"] == dev > 0
+
     # The report draws how far the logged calls can be trusted, and says why not further.
     report = json.loads((folder / "report.json").read_text())
     assert report["logged"]["fidelity"] == {"text": 10}

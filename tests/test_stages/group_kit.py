@@ -171,11 +171,11 @@ def policies_artifact(folder: Path, policies: Sequence[Row] = POLICIES) -> Artif
 
 
 def run_stage(
-    folder: Path, artifacts: dict[str, Artifact], recipe_: Recipe, execution: Execution | None = None
+    folder: Path, artifacts: dict[str, Artifact], recipe_: Recipe, execution: Execution | None = None, **params: Any
 ) -> tuple[dict[str, Any], MemoryOut]:
     """The stage as the runner calls it."""
     out = MemoryOut(folder / f"stage{next(_numbers)}")
-    return group.run(Inputs(artifacts, {"iteration": 0}), recipe_, execution or Execution(), out), out
+    return group.run(Inputs(artifacts, {"iteration": 0, **params}), recipe_, execution or Execution(), out), out
 
 
 def run_group(
