@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from stages.ingest.answers import answer_of, said_by
+from stages.ingest.answers import Answer, answer_of, said_by
 from stages.ingest.conventions import NOTHING, Findings, logged_tokens, node_of, sampling
 from stages.ingest.messages import message, one_message
 from stages.ingest.normal import Kind
 from stages.ingest.requests import Request, call_of, request_of
 from stages.ingest.values import text, unpacked
 
+Messages = tuple[Mapping[str, Any], ...]
+_BARE = 2
+"""Fields that every message has: its role and its content."""
 _KINDS: Mapping[str, Kind] = {
     "LLM": "llm",
     "AGENT": "agent",
@@ -49,9 +53,11 @@ def findings(name: str, attributes: Mapping[str, Any], events: Sequence[Any], sc
     if kind != "llm":
         return Findings(kind, agent, inputs, outputs)
     asked = request_of(inputs)
-    prompt = _messages(attributes, "llm.input_messages") or _texts(attributes, "llm.prompts") or asked.messages
-    said = _messages(attributes, "llm.output_messages")
-    answer = said_by(said) if said else answer_of(attributes.get("llm.choices.0.completion.text")) or answer_of(outputs)
+    prompt = _messages(attributes, "llm.input_messages") or _texts(attributes, "llm.prompts")
+    prompt = _with_request(prompt, asked.messages or ()) if prompt else asked.messages
+    said, whole = _messages(attributes, "llm.output_messages"), answer_of(outputs)
+    answer = said_by(said) if said else answer_of(attributes.get("llm.choices.0.completion.text"))
+    answer = _with_response(answer, whole) if answer else whole
     settings = unpacked(attributes.get("llm.invocation_parameters"))
     settings = settings if isinstance(settings, dict) else {}
     tools = any(key.startswith("llm.tools") for key in attributes) or bool(settings.get("tools")) or asked.tools
@@ -65,6 +71,27 @@ def findings(name: str, attributes: Mapping[str, Any], events: Sequence[Any], sc
         **logged_tokens(attributes),
     )
     return Findings("llm", agent, inputs, outputs, call)
+
+
+def _with_request(prompt: Messages, sent: Messages) -> Messages:
+    """The prompt by its attributes, with the request's own messages where an instrumentation lost what they say."""
+    if [item["role"] for item in prompt] != [item["role"] for item in sent]:
+        return prompt
+    return tuple(held if held["content"] or len(held) > _BARE else own for held, own in zip(prompt, sent, strict=True))
+
+
+def _with_response(answer: Answer, whole: Answer | None) -> Answer:
+    """The answer by its attributes, which have no place for all that a response says, with the rest of the response."""
+    said, own = answer.message, whole.message if whole else None
+    if said is None or own is None or whole is None or said["content"] != own["content"]:
+        return answer
+    return replace(
+        answer,
+        message={**{name: own[name] for name in ("reasoning",) if name in own}, **said},
+        choices=max(answer.choices, whole.choices),
+        finish_reason=answer.finish_reason or whole.finish_reason,
+        tokens={**whole.tokens, **answer.tokens},
+    )
 
 
 def _agent(attributes: Mapping[str, Any]) -> str | None:

@@ -27,7 +27,7 @@ from stages.ingest.files import size_of
 from stages.ingest.guard import BROKEN, refusal
 from stages.ingest.normal import Item, Refused
 from stages.ingest.pieces import Piece, lines_of, pieces_of
-from stages.ingest.read import read_values
+from stages.ingest.read import is_binary, read_values
 from stages.ingest.shape import Shape, Value
 
 GROUP = "mmgrpo.trace_formats"
@@ -124,6 +124,8 @@ def recognise(address: str) -> Format | Refused:
         unknown, passed = unknown or _shown(value.value), passed + 1
         if passed == _LOOKED_AT:
             break
+    if (unknown or (refused and refused.reason == "not_json")) and is_binary(address):
+        return Refused("binary", "it is no text: of OTLP, JSON is read and protobuf is not", address)
     if unknown:
         return Refused("unknown_format", unknown, address)
     return refused or Refused("empty", "the file holds no value", address)

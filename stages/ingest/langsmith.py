@@ -1,4 +1,4 @@
-"""LangSmith runs: batches `{post, patch}` as its SDK sends them, and exports of runs as rows or as JSON.
+"""LangSmith runs: batches `{post, patch}` as its SDKs send them or leave them, and exports of runs as rows or as JSON.
 
 A run is posted when it starts and patched when it ends. Within a batch the two are put together by id; where they lie
 in different values each is a span of its own with the same id, of which this one has the input and that one the output.
@@ -13,12 +13,14 @@ from typing import Any
 from stages.ingest.answers import answer_of
 from stages.ingest.conventions import logged_tokens, mmgrpo_fields, node_of, sampling
 from stages.ingest.guard import each
+from stages.ingest.langsmith_sent import batch_left, captured, is_left
 from stages.ingest.normal import Call, Item, Kind, Refused, Score, Span
 from stages.ingest.requests import call_of, known, request_of
 from stages.ingest.shape import Shape
 from stages.ingest.values import identity, integer, judged, nanoseconds, number, text, unpacked
 
 NAME = "langsmith"
+values_of = captured
 _KINDS: Mapping[str, Kind] = {
     "llm": "llm",
     "chain": "chain",
@@ -36,6 +38,8 @@ def recognises(value: Any, shape: Shape) -> bool:
     """A batch of runs, a run, or an object with `runs`."""
     if not isinstance(value, Mapping):
         return False
+    if is_left(value):
+        return True
     lists = [value.get(name) for name in ("post", "patch", "runs")]
     runs = [run for listed in lists if isinstance(listed, list) for run in listed]
     if runs:
@@ -49,6 +53,8 @@ def _is_run(value: Mapping[str, Any]) -> bool:
 
 def read(value: Mapping[str, Any], where: str) -> Iterator[Item]:
     """Every run as a span, and its feedback."""
+    if is_left(value):
+        value = batch_left(value)
     if not any(isinstance(value.get(name), list) for name in ("post", "patch", "runs")):
         yield from _run(value, where)
         return
@@ -59,6 +65,9 @@ def read(value: Mapping[str, Any], where: str) -> Iterator[Item]:
             key = own or (id(listed), place)
             merged[key] = _patched(merged[key], run) if key in merged else run
     yield from each(list(merged.values()), lambda run: _run(run, where), where, "run")
+    yield from each(value.get("feedback"), lambda row: _feedback(row, where), where, "feedback")
+    for detail, trace in value.get("refused") or ():
+        yield Refused("broken", detail, where, trace)
 
 
 def _patched(run: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,5 +157,18 @@ def _scores(run: Mapping[str, Any], trace: str, span: str | None, where: str) ->
     listed = unpacked(run.get("feedback") or run.get("feedbacks"))
     for row in listed if isinstance(listed, list) else ():
         if isinstance(row, Mapping) and text(row.get("key")):
-            value = row.get("score") if row.get("score") is not None else row.get("value")
-            yield Score(trace, row["key"], judged(value), span, text(row.get("source")), where)
+            yield _score(row, trace, span, where)
+
+
+def _score(row: Mapping[str, Any], trace: str, span: str | None, where: str) -> Score:
+    value = row.get("score") if row.get("score") is not None else row.get("value")
+    return Score(trace, row["key"], judged(value), span, text(row.get("source")), where)
+
+
+def _feedback(row: Mapping[str, Any], where: str) -> Iterator[Item]:
+    """Feedback that was sent by itself: of a run, which is the trace where it is its root."""
+    span, name = identity(row.get("run_id")), identity(row.get("trace_id"))
+    if name is None:
+        yield Refused("no_trace_id", f"the feedback '{row.get('key')}' has none", where)
+    else:
+        yield _score(row, name, None if span == name else span, where)

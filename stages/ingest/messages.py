@@ -17,6 +17,7 @@ _ROLES = {
     "function": "tool",
     "developer": "system",
 }
+_JSON_OF_PARTS = '[{"type":'
 _TYPES = frozenset({"human", "ai", "system", "tool", "function", "user", "assistant", "developer", "chat"})
 """LangChain names the role `type`; in other lists the type says what a part is."""
 
@@ -31,8 +32,9 @@ def message(role: Any, value: Any, extra: Mapping[str, Any] | None = None) -> di
     """
     if not isinstance(role, str) or not role:
         return None
-    found, extra = content_of(value), extra or {}
-    made: dict[str, Any] = {"role": _ROLES.get(role.lower(), role.lower()), "content": found.text}
+    role = _ROLES.get(role.lower(), role.lower())
+    found, extra = content_of(value if role == "assistant" else _without_json(value)), extra or {}
+    made: dict[str, Any] = {"role": role, "content": found.text}
     if found.results:  # Anthropic, Bedrock and Gemini log the results of tools as what the user says
         made["role"] = "tool"
         if len(found.results) == 1 and found.results[0]:
@@ -49,6 +51,16 @@ def message(role: Any, value: Any, extra: Mapping[str, Any] | None = None) -> di
     if found.other:
         made["other_content"] = True
     return made
+
+
+def _without_json(value: Any) -> Any:
+    """Parts out of their JSON, which OpenLLMetry's LangChain makes the text of one part."""
+    only = value[0] if isinstance(value, list) and len(value) == 1 else None
+    held = only.get("content") if isinstance(only, dict) and only.get("type") == "text" else None
+    if not isinstance(held, str) or not held.startswith(_JSON_OF_PARTS):
+        return value
+    found = unpacked(held)
+    return found if isinstance(found, list) and all(isinstance(item, dict) for item in found) else value
 
 
 def _tool_calls(extra: Mapping[str, Any]) -> list[Any]:
@@ -105,7 +117,7 @@ def plain_message(value: Any) -> dict[str, Any] | None:
     said = value.get("content", value.get("parts"))
     if type(said) is list and len(said) == 1 and type(part := said[0]) is dict:
         said = part.get("text", part.get("content")) if len(part) == 2 and part.get("type") == "text" else None
-    if type(said) is not str:
+    if type(said) is not str or (said.startswith(_JSON_OF_PARTS) and "parts" in value):
         return None
     return {"role": _PLAIN_ROLES.get(role) or _ROLES.get(role.lower(), role.lower()), "content": said}
 

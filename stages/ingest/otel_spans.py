@@ -1,8 +1,8 @@
 """OpenTelemetry spans as JSON objects, in the layouts of exporters and SDKs: one a line, or a list of them.
 
 Flat (`trace_id`, `span_id`, `parent_span_id`), with a `context` as OpenTelemetry's Python SDK and Phoenix write them,
-with a `spanContext` as its JavaScript SDK does, or with the columns of Phoenix and Logfire; and log records, as SDKs
-write them. GenAI, OpenInference and Vercel attributes are all read.
+with a `spanContext` as its JavaScript SDK does, or as that prints them, or with the columns of Phoenix and Logfire; and
+log records, as SDKs write them. GenAI, OpenInference, Langfuse and Vercel attributes are all read.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from stages.ingest.normal import Item, Span
 from stages.ingest.otel import RawEvent, RawSpan, items_of
 from stages.ingest.otlp_json import plain
 from stages.ingest.otlp_logs import RawRecord, items_of_record
-from stages.ingest.phoenix import annotated, as_span, flat
+from stages.ingest.phoenix import annotated, flat
+from stages.ingest.phoenix import as_span as of_phoenix
 from stages.ingest.shape import Shape
-from stages.ingest.values import unpacked
+from stages.ingest.values import number, unpacked
 
 NAME = "otel_spans"
 SPLIT = ("spans",)
@@ -27,6 +28,7 @@ _STARTS = ("start_time", "startTime", "start_time_unix_nano", "startTimeUnixNano
 _ENDS = ("end_time", "endTime", "end_time_unix_nano", "endTimeUnixNano", "end_timestamp")
 _STATUS = "otel_status_code"
 _SEVERITIES = ("severity_number", "severityNumber", "severity_text", "severityText", "event_name", "eventName")
+_PRINTED = ("traceId", "id", "attributes", "timestamp", "duration")
 _PENDING = "pending_span"
 """What Logfire writes when a span starts, and again when it ends."""
 
@@ -38,7 +40,7 @@ def recognises(value: Any, shape: Shape) -> bool:
     spans = value.get("spans")
     if isinstance(spans, list) and spans and isinstance(spans[0], Mapping):
         value = spans[0]
-    value = as_span(value)
+    value = _as_span(value)
     attributes = unpacked(value.get("attributes"))
     if isinstance(attributes, Mapping) and "mlflow.spanType" in attributes and isinstance(spans, list):
         return False  # MLflow's own table of traces
@@ -57,13 +59,22 @@ def _items(row: Mapping[str, Any], where: str) -> Iterator[Item]:
     if _is_record(row):
         yield from _of_record(row, where)
         return
-    span = as_span(row)
+    span = _as_span(row)
     if span.get("kind") == _PENDING:
         return
     for item in items_of(_raw(span, where)):
         yield item
         if isinstance(item, Span):
             yield from annotated(span, item.trace, None if item.parent is None else item.span, where)
+
+
+def _as_span(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row of a table as a span, and what the console exporter of OpenTelemetry's JavaScript SDK makes of one."""
+    if not all(name in row for name in _PRINTED):
+        return of_phoenix(row)
+    start, took = number(row["timestamp"]), number(row["duration"])
+    ends = {} if start is None or took is None else {"endTime": round(start + took)}
+    return {**row, "spanId": row["id"], "startTime": row["timestamp"], **ends}
 
 
 def _is_record(row: Mapping[str, Any]) -> bool:

@@ -19,6 +19,20 @@ from stages.ingest.packed import PARQUET, ZIP, Unpacked, as_utf8
 from stages.ingest.parquet_rows import parquet_rows
 from stages.ingest.shape import Value
 
+_LOOKED_AT = 64
+"""Bytes by which a text is told from something else."""
+_CONTROL = frozenset(range(32)) - frozenset(b"\t\n\v\f\r\x1b\x1e")
+
+
+def is_binary(address: str) -> bool:
+    """Whether a file begins with bytes that no text begins with, nor a table or an archive."""
+    with fsspec.open(address, "rb") as raw:
+        start = raw.read(4)
+        raw.seek(0)
+        if start == PARQUET or start[:2] == ZIP:
+            return False
+        return not _CONTROL.isdisjoint(as_utf8(Unpacked(raw, start)).read(_LOOKED_AT))
+
 
 def read_values(address: str, split: tuple[str, ...] = ()) -> Iterator[Value | Refused]:
     """The values of one file, in order.

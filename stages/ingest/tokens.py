@@ -34,6 +34,8 @@ _CUT = frozenset(
     | {"refusal", "safety", "spii"}
 )
 """Why an answer is not as the model would have written it to the end."""
+_CALLED = frozenset({"function_call", "tool-calls", "tool_call", "tool_calls", "tool_use"})
+"""Why an answer ended that calls a tool, also where the log has lost the tool call."""
 NO_COMPLETION, TOOLS, REASONING = "no_completion", "tool_calls", "hidden_reasoning"
 CONTINUED, CUT_OFF = "prompt_on_server", "cut_off"
 OTHER_CONTENT, NOT_ENCODED, NOT_RENDERED = "no_text_content", "not_encoded", "not_rendered"
@@ -141,7 +143,8 @@ def _more_than_text(call: Call) -> str | None:
     """Why a call's text alone does not say what the model was sent or wrote."""
     if call.continued or _said(call) in _CUT:
         return CONTINUED if call.continued else CUT_OFF
-    if call.tool_calls or call.tools or any(said.get("role") == "tool" for said in call.messages):
+    ended_by_tool = _said(call) in _CALLED
+    if call.tool_calls or call.tools or ended_by_tool or any(said.get("role") == "tool" for said in call.messages):
         return TOOLS
     rich = [said for said in call.messages if len(said) > _BARE]
     if any(said.get("tool_calls") for said in rich):

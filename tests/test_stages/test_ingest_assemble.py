@@ -240,6 +240,7 @@ def test_ids_are_trusted_only_as_far_as_they_go(encoder: Encoder) -> None:
         (replace(logged, choices=3), "p", "partial", "several_choices"),
         (Call(SAID, "yes", tools=True), "p", "partial", "tool_calls"),
         (Call(SAID, "yes", reasoning="hm"), "p", "partial", "hidden_reasoning"),
+        (Call(SAID, "", finish_reason="tool_call"), "p", "partial", "tool_calls"),
         (Call(SAID, "yes", continued=True), "p", "partial", "prompt_on_server"),
         (Call(SAID, "yes", finish_reason="content_filter"), "p", "partial", "cut_off"),
         (Call(SAID, "yes", finish_reason="SAFETY"), "p", "partial", "cut_off"),

@@ -216,7 +216,13 @@ def test_a_byte_order_mark_is_no_part_of_the_log(tmp_path: Path) -> None:
 def test_files_that_hold_nothing_are_refused(data: bytes, tmp_path: Path) -> None:
     found = read_file(packed(tmp_path / "empty", data, "plain"))
     assert (found.format, found.spans) == (None, [])
-    assert found.refused[0].reason in ("empty", "not_readable", "not_json")
+    assert found.refused[0].reason in ("empty", "not_readable", "binary")
+
+
+def test_protobuf_is_refused_as_such(tmp_path: Path) -> None:
+    data = b"\n\xb1\x05\n\x1e\n\x1c\n\x0cservice.name\x12\x0c\n\nmy-service\x12\n7\n"
+    (refused,) = read_file(packed(tmp_path / "spans.pb", data, "gz")).refused
+    assert (refused.reason, "protobuf" in refused.detail) == ("binary", True)
 
 
 # odd contents

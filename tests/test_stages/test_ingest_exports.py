@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.test_stages.ingest_kit import Held, read_value
+from tests.test_stages.ingest_kit import Held, packed, read_file, read_value
 from tests.test_stages.ingest_values import HEX, SPAN
 
 ASKED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2+2?"}]
@@ -134,3 +136,137 @@ def test_more_answers_than_the_log_has_are_counted_by_what_was_asked_for(tmp_pat
         assert found.call.choices == choices
     chat = {"messages": ASKED, "n": 2, "choices": [{"message": SAID}, {"message": SAID}, {"message": SAID}]}
     assert read_value(chat, tmp_path).call.choices == 3
+
+
+@pytest.mark.parametrize("parent", [{"parentId": SPAN[::-1]}, {"parentSpanContext": {"spanId": SPAN[::-1]}}])
+def test_spans_as_javascripts_console_exporter_prints_them_are_spans(parent: dict[str, Any], tmp_path: Path) -> None:
+    printed = {
+        "resource": {"attributes": {"service.name": "unknown_service:node"}},
+        "instrumentationScope": {"name": "ai"},
+        "traceId": HEX,
+        **parent,
+        "name": "ai.generateText.doGenerate",
+        "id": SPAN,
+        "kind": 0,
+        "timestamp": 1796119161758000,
+        "duration": 84136.088,
+        "attributes": {
+            "ai.operationId": "ai.generateText.doGenerate",
+            "ai.prompt.messages": json.dumps(ASKED),
+            "ai.response.text": "4",
+        },
+        "status": {"code": 0},
+        "events": [],
+        "links": [],
+    }
+    found = read_value(printed, tmp_path)
+    (span,) = found.spans
+    assert (span.trace, span.span, span.parent) == (HEX, SPAN, SPAN[::-1])
+    assert (span.start, span.end) == (1796119161758000000, 1796119161842136000)
+    assert list(found.call.messages) == ASKED
+
+
+RUN_ID, CALL_ID = "01a2310d-ae63-7000-8000-02cde31ca0df", "01a2310d-ae63-7000-8000-02cde31ca0e0"
+PARTS: dict[str, Any] = {
+    f"post.{RUN_ID}": {"id": RUN_ID, "trace_id": RUN_ID, "name": "program", "run_type": "chain"},
+    f"post.{RUN_ID}.inputs": {"text": "bakery"},
+    f"post.{RUN_ID}.outputs": {"line": "4"},
+    f"post.{CALL_ID}": {
+        "id": CALL_ID,
+        "trace_id": RUN_ID,
+        "parent_run_id": RUN_ID,
+        "name": "ChatOpenAI",
+        "run_type": "llm",
+    },
+    f"post.{CALL_ID}.inputs": {"messages": ASKED},
+    f"patch.{CALL_ID}": {"id": CALL_ID, "trace_id": RUN_ID, "parent_run_id": RUN_ID, "run_type": "llm"},
+    f"patch.{CALL_ID}.outputs": {"choices": [{"message": SAID, "finish_reason": "stop"}]},
+    f"feedback.{HEX}": {"trace_id": RUN_ID, "run_id": RUN_ID, "key": "correct", "score": True},
+    f"attachment.{CALL_ID}.picture": "bytes",
+}
+
+
+def _body(parts: dict[str, Any], end: str = "--\r\n") -> bytes:
+    """A request as LangSmith's SDKs make it."""
+    mark = "------LangSmithFormBoundaryk9evwg6ddh7"
+    head = 'Content-Disposition: form-data; name="{}"\r\nContent-Type: application/json; length=1\r\n\r\n'
+    told = (f"{mark}\r\n{head.format(name)}{json.dumps(value)}\r\n" for name, value in parts.items())
+    return ("".join(told) + mark + end).encode()
+
+
+@pytest.mark.parametrize("how", ["captured", "captured packed", "left", "left packed"])
+def test_what_langsmiths_sdk_sends_is_its_runs(how: str, tmp_path: Path) -> None:
+    body = _body(PARTS)
+    if how.startswith("captured"):
+        found = read_file(packed(tmp_path / "body", body, "gz" if how.endswith("packed") else "plain"))
+    else:
+        held = base64.b64encode(gzip.compress(body) if how.endswith("packed") else body).decode()
+        found = read_value({"version": 1, "endpoint": "runs/multipart", "headers": {}, "body_base64": held}, tmp_path)
+    assert (found.format, found.refused) == ("langsmith", [])
+    assert (found.root.inputs, found.root.outputs) == ({"text": "bakery"}, {"line": "4"})
+    assert (found.call.messages, found.call.completion, found.call.finish_reason) == (tuple(ASKED), "4", "stop")
+    assert (found.score("correct").value, found.score("correct").span) == (1.0, None)
+
+
+def test_a_batch_in_json_that_langsmiths_sdk_left_is_read_too(tmp_path: Path) -> None:
+    run = {**PARTS[f"post.{RUN_ID}"], "inputs": {"text": "bakery"}}
+    held = base64.b64encode(json.dumps({"post": [run], "patch": []}).encode()).decode()
+    found = read_value({"version": 1, "endpoint": "runs/batch", "headers": {}, "body_base64": held}, tmp_path)
+    assert found.root.inputs == {"text": "bakery"}
+
+
+def test_a_broken_part_is_refused_with_its_trace_and_a_body_cut_short_says_so(tmp_path: Path) -> None:
+    whole = _body({**PARTS, f"post.{CALL_ID}.extra": "?", f"post.{SPAN}.inputs": {}}).replace(b'"?"', b"?")
+    found = read_file(packed(tmp_path / "broken", whole, "plain"))
+    assert [(item.reason, item.trace) for item in found.refused] == [("broken", RUN_ID), ("broken", None)]
+    assert found.call.completion == "4"
+    cut = read_file(packed(tmp_path / "cut", _body(PARTS, end=""), "plain"))
+    assert [item.detail for item in cut.refused] == ["the body is cut short: its last part is left out"]
+    assert cut.call.completion == "4"
+    (refused,) = read_value({"endpoint": "runs/multipart", "body_base64": "?"}, tmp_path).refused
+    assert refused.reason == "broken"
+
+
+def _openinference(tmp_path: Path, asked: Any, response: Any, **flat: Any) -> Held:
+    attributes = {
+        "openinference.span.kind": "LLM",
+        "input.value": json.dumps(asked),
+        "output.value": json.dumps(response),
+        "llm.output_messages.0.message.role": "assistant",
+        "llm.output_messages.0.message.content": "4",
+    }
+    return _span({**attributes, **{f"llm.input_messages.{name}": value for name, value in flat.items()}}, tmp_path)
+
+
+def test_what_openinference_has_no_attribute_for_is_taken_from_the_response(tmp_path: Path) -> None:
+    said = {"message": {**SAID, "reasoning_content": "two and two"}, "finish_reason": "length"}
+    flat = {"0.message.role": "user", "0.message.content": "2+2?"}
+    call = _openinference(tmp_path, {}, {"choices": [said, said]}, **flat).call
+    assert (call.completion, call.reasoning, call.finish_reason, call.choices) == ("4", "two and two", "length", 2)
+    other = {"choices": [{"message": {"role": "assistant", "content": "5", "reasoning_content": "hm"}}]}
+    assert _openinference(tmp_path, {}, other, **flat).call.reasoning is None
+
+
+def test_a_message_whose_text_openinference_lost_is_that_of_the_request(tmp_path: Path) -> None:
+    flat = {"0.message.role": "system", "1.message.role": "user", "1.message.content": "2+2?"}
+    assert list(_openinference(tmp_path, {"messages": ASKED}, {}, **flat).call.messages) == ASKED
+    other = [{"role": "system", "content": "Be brief."}]
+    found = _openinference(tmp_path, {"messages": other}, {}, **flat).call.messages
+    assert [item["content"] for item in found] == ["", "2+2?"]
+
+
+def test_parts_that_openllmetry_made_json_of_are_text_but_answers_stay_what_they_are(tmp_path: Path) -> None:
+    held = json.dumps([{"type": "text", "text": "Be brief."}])
+    asked = [
+        {"role": "system", "parts": [{"type": "text", "content": held}]},
+        {"role": "user", "parts": [{"type": "text", "content": "2+2?"}]},
+    ]
+    said = [{"role": "assistant", "parts": [{"type": "text", "content": held}]}]
+    attributes = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.input.messages": json.dumps(asked),
+        "gen_ai.output.messages": json.dumps(said),
+        "traceloop.association.properties.user_id": "u1",
+    }
+    found = _span(attributes, tmp_path)
+    assert (list(found.call.messages), found.call.completion, found.root.user) == (ASKED, held, "u1")
