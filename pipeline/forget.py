@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.ingest_leftovers import clear_leftovers
-from pipeline.ingest_spooling import clear_spools
+from pipeline.ingest_spooling import FORGETTING, clear_spools
 from pipeline.locks import hold
+from pipeline.manifests import MANIFEST, read_manifest
 from pipeline.partial import Reporter
 from pipeline.reached import Sought, reach_all
 from pipeline.remote.attached import shown
@@ -67,24 +68,32 @@ def forget(wanted: Wanted, snapshots: Path, runs: Sequence[Path], reporter: Repo
         reporter: where progress goes.
 
     Raises:
-        RecipeError: when nobody knows them, or users' keys cannot be compared for want of their secret.
+        RecipeError: when neither a snapshot nor a run holds them, or users' keys cannot be compared for want of their
+            secret.
         DataError: when a snapshot or a run is damaged.
-        LockedError: when a process works on one of the runs.
+        LockedError: when a process works on one of the runs, or an ingest works in the folder of snapshots.
     """
     for named in runs:
         if not runs_below(named):
             raise RecipeError(f"--runs {named}: no run folder, there is no {RUN_FILE} in it or below it")
     runs = list({run.resolve(): run for named in runs for run in runs_below(named)}.values())
+    with ExitStack() as alone:
+        if snapshots.exists():  # an ingest that works there may hold them, and would bring them back
+            alone.enter_context(hold(snapshots / FORGETTING, f"folder of snapshots {snapshots}", here=True))
+        return _forget(wanted, snapshots, runs, reporter)
+
+
+def _forget(wanted: Wanted, snapshots: Path, runs: Sequence[Path], reporter: Reporter) -> Forgotten:
     store = Store(snapshots)
-    folders = [path for name, path in store.all() if name == stage.NAME and tombstone_of(path) is None]
-    hit = [found for path in folders if (found := affected(open_snapshot(path), wanted.traces, wanted.users))]
-    if not hit:
+    hit = _affected(_snapshots_of(store), wanted)
+    every = [*hit, *_affected(_only_in(runs, store), wanted)]
+    if not every:
         if wanted.traces and {trace_digest(name) for name in wanted.traces} <= forgotten_in(snapshots):
             _clear_unfinished(store)
             return Forgotten(0, (), (), before=True)
-        raise RecipeError(f"no snapshot in {snapshots} holds them. --snapshots names the folder of snapshots")
-    made = [successor(item, store, reporter) for item in hit]
-    digests = tuple(sorted({trace_digest(name) for item in hit for name in item.traces}))
+        raise RecipeError(f"no snapshot in {snapshots} holds them, nor does a run. --snapshots and --runs name folders")
+    made = [successor(item, store, reporter) for item in every]
+    digests = tuple(sorted({trace_digest(name) for item in every for name in item.traces}))
     at = datetime.now(UTC).isoformat(timespec="seconds")
 
     def tombstone(item: Affected, after: Path | None) -> Tombstone:
@@ -97,18 +106,36 @@ def forget(wanted: Wanted, snapshots: Path, runs: Sequence[Path], reporter: Repo
             successor=None if after is None else shown(str(after.absolute())),
         )
 
-    stones = {item.snapshot.digest: tombstone(item, after) for item, after in zip(hit, made, strict=True)}
+    stones = [tombstone(item, after) for item, after in zip(every, made, strict=True)]
+    by_digest = {stone.artifact: stone for stone in stones}
     purged = []
     with ExitStack() as held:
         for run in runs:
             held.enter_context(hold(run / ".lock", f"run folder {run}"))
-        sought = reach_all(runs, _sought(hit))
-        purged += [purge(run, sought, stones) for run in runs]
-    for item in hit:
-        bury(item.snapshot.path, stones[item.snapshot.digest])
+        sought = reach_all(runs, _sought(every))
+        purged += [purge(run, sought, by_digest) for run in runs]
+    buried = list(zip(hit, stones, strict=False))  # those that only runs hold come last, and are buried there
+    for item, stone in buried:
+        bury(item.snapshot.path, stone)
     _clear_unfinished(store)
-    names = tuple((shown(str(item.snapshot.path)), stones[item.snapshot.digest].successor) for item in hit)
+    names = tuple((shown(str(item.snapshot.path)), stone.successor) for item, stone in buried)
     return Forgotten(len(digests), names, tuple(found for found in purged if found.lines), before=False)
+
+
+def _snapshots_of(store: Store) -> list[Path]:
+    return [path for name, path in store.all() if name == stage.NAME and tombstone_of(path) is None]
+
+
+def _only_in(runs: Sequence[Path], store: Store) -> list[Path]:
+    """Snapshots that runs have taken in and that do not lie in their own folder (any more), one of each content."""
+    folders = [path for run in runs for path in _snapshots_of(Store(run / "artifacts"))]
+    found = {read_manifest(path / MANIFEST).digest: path for path in folders}
+    known = {read_manifest(path / MANIFEST).digest for path in _snapshots_of(store)}
+    return [path for name, path in sorted(found.items()) if name not in known]
+
+
+def _affected(folders: Iterable[Path], wanted: Wanted) -> list[Affected]:
+    return [found for path in folders if (found := affected(open_snapshot(path), wanted.traces, wanted.users))]
 
 
 def _clear_unfinished(store: Store) -> None:

@@ -23,6 +23,11 @@ from schemas.canonical import digest, digest_file
 from schemas.errors import LockedError, StageError
 from stages.ingest.formats import GROUP
 
+FORGETTING = ".forget.lock"
+"""In a folder of snapshots: whoever brings traces into it shares this lock, and who takes traces out holds it alone.
+
+What was to be forgotten is read behind it, so that nothing comes back with an ingest that had begun before.
+"""
 _LOCK = "lock"
 _MAKING = ".making-spool-"
 _STOPPED = (KeyboardInterrupt, SystemExit, StageError)
@@ -46,10 +51,14 @@ def spooled_in(folder: Path, way: Any = None) -> Iterator[Path]:
         folder: of snapshots.
         way: how files are read, as a JSON value: what was left of reading in this way is taken up, if no other process
             works on it. None: begin anew, and leave nothing.
+
+    Raises:
+        LockedError: while traces are being forgotten there.
     """
     folder.mkdir(parents=True, exist_ok=True)
     wanted = None if way is None else f".spool-{digest([way, code_digest()])[:16]}-"
     with ExitStack() as held:
+        held.enter_context(hold(folder / FORGETTING, f"folder of snapshots {folder}", here=True, shared=True))
         own: Path | None = None
         for left in (*sorted(folder.glob(".spool-*")), *folder.glob(f"{_MAKING}*/{_LOCK}")):
             if own is None and wanted is not None and left.name.startswith(wanted) and (left / _LOCK).exists():

@@ -40,12 +40,12 @@ class Sought:
 
 @dataclass
 class Reach:
-    """What was found in one run."""
+    """What was found in one run. Artifacts by folder: several may have the same bytes, and each counts."""
 
-    held: dict[str, Artifact] = field(default_factory=dict)
-    """By digest: artifacts that hold the traces' own bytes."""
-    reached: dict[str, tuple[Artifact, str]] = field(default_factory=dict)
-    """By digest: all others that they reached, and how."""
+    held: dict[Path, Artifact] = field(default_factory=dict)
+    """Those that hold the traces' own bytes."""
+    reached: dict[Path, tuple[Artifact, str]] = field(default_factory=dict)
+    """All others that they reached, and how."""
     policies: set[str] = field(default_factory=set)
     """Digests of policies that learnt from them."""
     adapters: set[str] = field(default_factory=set)
@@ -55,12 +55,17 @@ class Reach:
 
     def add(self, artifact: Artifact, how: str) -> None:
         """Note an artifact that they reached."""
-        self.reached[artifact.digest] = (artifact, how)
+        self.reached[artifact.folder] = (artifact, how)
         if artifact.manifest.stage == "train" and artifact.manifest.metrics["trained"]:
             self.policies.add(artifact.manifest.metrics["policy"])
             self.adapters |= _adapters_made(artifact)
         if STATE in artifact.manifest.files:
             self.states.add(_state_digest(json.loads(artifact.file(STATE).read_bytes())))
+
+    @property
+    def digests(self) -> set[str]:
+        """Of all these artifacts."""
+        return {artifact.digest for artifact in (*self.held.values(), *(found for found, _ in self.reached.values()))}
 
     def __bool__(self) -> bool:
         return bool(self.held or self.reached)
@@ -79,7 +84,7 @@ def reach(run: Path, sought: Sought) -> Reach:
         if (how := _direct(artifact, sought, own)) is None:
             continue
         if how == _HOLDS:
-            found.held[artifact.digest] = artifact
+            found.held[artifact.folder] = artifact
         else:
             found.add(artifact, how)
     # An optimizer that found nothing better gives back the state that it was given, which learnt nothing.
@@ -155,9 +160,9 @@ def _rows(artifact: Artifact, name: str, wanted: Mapping[str, Collection[str]], 
 def _descendants(artifacts: Collection[Artifact], found: Reach, sought: Sought) -> Iterator[Artifact]:
     """What has for an input one of what was reached, or a policy or an adapter that learnt from it."""
     learnt = {*found.policies, *found.adapters, *found.states, *sought.learnt}
-    sources = found.reached.keys() | learnt
+    sources = {artifact.digest for artifact, _ in found.reached.values()} | learnt
     for artifact in artifacts:
-        known = artifact.digest in found.reached or artifact.digest in found.held
+        known = artifact.folder in found.reached or artifact.folder in found.held
         if not known and (sources & set(_inputs(artifact)) or _sampled_by(artifact, learnt)):
             yield artifact
 

@@ -47,7 +47,7 @@ def purge(run: Path, sought: Sought, stones: Mapping[str, Tombstone]) -> Purged:
         run,
         Tainted(
             traces=stone.traces,
-            artifacts=tuple(sorted(found.held.keys() | found.reached.keys())),
+            artifacts=tuple(sorted(found.digests)),
             policies=tuple(sorted(found.policies)),
             clean=clean[-1] if clean else None,
             successor=stone.successor,
@@ -60,10 +60,12 @@ def purge(run: Path, sought: Sought, stones: Mapping[str, Tombstone]) -> Purged:
 
 def _buried(run: Path, found: Reach, stones: Mapping[str, Tombstone], stone: Tombstone) -> list[str]:
     lines = []
-    for digest, artifact in found.held.items():
+    for artifact in found.held.values():
+        own = stones.get(artifact.digest)
         if tombstone_of(artifact.path) is None:
-            bury(artifact.path, stones.get(digest) or stone.model_copy(update={"artifact": digest}))
-        lines.append(f"purged: {_name(run, artifact)}, which held them")
+            bury(artifact.path, own or stone.model_copy(update={"artifact": artifact.digest}))
+        after = f"; its successor is {own.successor}" if own and own.successor else ""
+        lines.append(f"purged: {_name(run, artifact)}, which held them{after}")
     return lines
 
 

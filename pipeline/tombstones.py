@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pipeline.files import replace_file
-from pipeline.manifests import MANIFEST
+from pipeline.manifests import MANIFEST, read_manifest
 from pipeline.remote.attached import mirror_of
 from schemas.canonical import canonical_json, digest
 from schemas.errors import DataError
@@ -103,11 +103,16 @@ def problems_of(folder: Path, manifest: Manifest) -> list[str]:
 
 
 def forgotten_in(snapshots: Path) -> frozenset[str]:
-    """Digests of the ids of all traces that were to be forgotten, by the tombstones in a folder of snapshots."""
+    """Digests of the ids of all traces that were to be forgotten, by the tombstones in a folder of snapshots.
+
+    And by the successors there: only those say so of snapshots that lay elsewhere, such as in a run.
+    """
     found: set[str] = set()
     for path in snapshots.glob(f"*/*/{NAME}"):
         tombstone = tombstone_of(path.parent)
         found.update(tombstone.traces if tombstone else ())
+    for path in snapshots.glob(f"*/*/{MANIFEST}"):
+        found.update(read_manifest(path).payload["params"].get("forgotten", ()))
     return frozenset(found)
 
 

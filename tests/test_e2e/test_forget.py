@@ -9,6 +9,8 @@ from typing import Any
 import polars as pl
 import pytest
 
+from pipeline.ingest_spooling import FORGETTING, spooled_in
+from pipeline.locks import hold
 from pipeline.store import Store
 from pipeline.tainted import read_tainted
 from tests.test_e2e.kit import RECIPE, artifact, mmgrpo, own_recipe, run, state
@@ -124,6 +126,22 @@ def test_what_was_forgotten_does_not_come_back_and_is_forgotten_once(
     assert mmgrpo("forget", *snapshots) == 2
     assert mmgrpo("snapshot", "diff", snapshot, after) == 3
     assert "deleted by request" in capsys.readouterr().err
+
+
+def test_an_ingest_and_who_forgets_keep_each_other_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An ingest has read what was to be forgotten when it began: what comes to that later would come back with it."""
+    recipe, snapshots = own_recipe(tmp_path / "a"), tmp_path / "a" / "snapshots"
+    spans = written(traces(8), tmp_path / "spans.json")
+    snapshot = ingest(recipe, spans)
+    arguments = ("forget", "--trace", ONE, "--snapshots", snapshots, "--runs")
+    with spooled_in(snapshots), spooled_in(snapshots):  # ingests do not keep each other out
+        assert mmgrpo(*arguments) == 75
+        assert f"folder of snapshots {snapshots} is in use by another process" in capsys.readouterr().err
+    assert (snapshot / "traces.parquet").exists()
+    with hold(snapshots / FORGETTING, "it", here=True):
+        assert mmgrpo("ingest", recipe, spans, "--snapshots", snapshots, "--exec", "progress=off") == 75
+    assert mmgrpo(*arguments) == 0
+    assert not (snapshot / "traces.parquet").exists()
 
 
 def test_all_traces_of_a_user_are_forgotten_by_the_key_that_only_the_secret_knows(

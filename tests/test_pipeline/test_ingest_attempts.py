@@ -50,7 +50,7 @@ def test_what_still_reads_for_a_killed_attempt_no_longer_finds_its_spool(tmp_pat
     with spooled_in(tmp_path, "a way") as third:
         assert held(third).keys() == before.keys()
     assert len({first, second, third}) == 3
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.glob(".spool*")) == []
 
 
 def test_a_spool_in_which_another_process_works_is_left_to_it(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_spool_in_which_another_process_works_is_left_to_it(tmp_path: Path) ->
         with killed(tmp_path) as other:
             assert own != other
         assert own.exists()
-    assert list(tmp_path.iterdir()) == [own], "what is taken up is one attempt's"
+    assert list(tmp_path.glob(".spool*")) == [own], "what is taken up is one attempt's"
 
 
 def test_what_still_makes_records_for_a_killed_attempt_no_longer_finds_its_folder(tmp_path: Path) -> None:

@@ -109,11 +109,11 @@ def test_what_a_killed_ingest_left_is_cleared_and_what_another_works_on_stays(tm
         (folder / "items").write_bytes(b"much")
     with hold(held / "lock", "a spool"):
         with spooled_in(tmp_path) as own:
-            assert sorted(tmp_path.iterdir()) == sorted([held, own])
+            assert sorted(tmp_path.glob(".spool*")) == sorted([held, own])
             with spooled_in(tmp_path) as other:
                 assert own.exists()
                 assert other != own
-        assert list(tmp_path.iterdir()) == [held]
+        assert list(tmp_path.glob(".spool*")) == [held]
 
 
 def _state() -> str:
