@@ -146,6 +146,8 @@ class Assembler:
 
     def _placed(self, tree: Tree, trace: str, made: Assembled) -> list[Placed]:
         found: list[Placed] = []
+        for span, why in tree.found.further:
+            made.left_out.append(_left_out(trace, span, why))
         for span in tree.calls():
             module, reason = module_of(span, tree, self._section)
             if span.call is None or not (span.call.messages or span.call.prompt_ids):
@@ -153,8 +155,7 @@ class Assembler:
             elif span.call.cached:
                 reason = CACHED
             if reason or module is None or span.call is None:
-                detail = storable(span.name) or None
-                made.left_out.append({"trace": trace, "span": span.span, "reason": reason, "detail": detail})
+                made.left_out.append(_left_out(trace, span, reason))
             else:
                 found.append(Placed(span, span.call, module))
         return found
@@ -204,6 +205,10 @@ class Assembler:
             "student_temperature": None,
             "transfer": None,
         }
+
+
+def _left_out(trace: str, span: Span, reason: str | None) -> dict[str, Any]:
+    return {"trace": trace, "span": span.span, "reason": reason, "detail": storable(span.name) or None}
 
 
 def _listed(values: Sequence[Any] | None) -> list[Any] | None:

@@ -48,6 +48,10 @@ class Findings:
         """As of an agent's span, which repeats the messages of the calls below it."""
         return replace(self, call=None)
 
+    def ending(self) -> Findings:
+        """As of a record of the end of a stream."""
+        return self if self.call is None else replace(self, call=replace(self.call, streamed=True))
+
 
 NOTHING = Findings()
 _TOKENS = frozenset(f"mmgrpo.{name}" for name in ("logprob_kind", "prompt_ids", "completion_ids", "sampling_logprobs"))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from stages.ingest.answers import Answer
 from stages.ingest.conventions import SETTINGS, Findings, Setting, logged_tokens, sampling
-from stages.ingest.genai_messages import Prompt, asked_and_said, may_tell
+from stages.ingest.genai_messages import RUNS, Prompt, asked_and_said, may_tell
 from stages.ingest.normal import Call, Kind
 from stages.ingest.requests import Request, call_of
 from stages.ingest.values import text, unpacked
@@ -44,7 +44,10 @@ def findings(name: str, attributes: Mapping[str, Any], events: Sequence[Any], sc
     names = _names(tuple(attributes))
     kind = _kind(attributes, names)
     prompt, answer = asked_and_said(attributes, events) if names.told or events else (None, None)
-    if kind is None and prompt and (answer or attributes.get("gen_ai.request.model")):
+    if kind is None and any(name in attributes for name in RUNS):
+        kind = "agent"
+    said = [prompt, answer, attributes.get("gen_ai.request.model")]
+    if kind is None and (prompt or answer) and sum(map(bool, said)) > 1:
         kind = "llm"  # older instrumentations name no operation
     agent = _first(attributes, names.agents)
     if agent is None and kind == "agent":

@@ -31,7 +31,11 @@ def findings(name: str, attributes: Mapping[str, Any], events: Sequence[Any], sc
         return NOTHING
     metadata = {
         **{key: value for key, value in attributes.items() if not key.startswith("langfuse.")},
-        **{key.removeprefix(_METADATA): value for key, value in attributes.items() if key.startswith(_METADATA)},
+        **{
+            key.removeprefix(_METADATA): unpacked(value)
+            for key, value in attributes.items()
+            if key.startswith(_METADATA)
+        },
     }
     kind = KINDS.get(str(said.get("type") or "span").upper(), "other")
     held = {

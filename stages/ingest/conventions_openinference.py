@@ -64,7 +64,7 @@ def findings(name: str, attributes: Mapping[str, Any], events: Sequence[Any], sc
     if not prompt:
         return Findings("llm", agent, inputs, outputs)
     call = call_of(
-        Request(tuple(prompt), tools, settings={**asked.settings, **sampling(settings)}),
+        Request(tuple(prompt), tools, asked.model, {**asked.settings, **sampling(settings)}),
         answer,
         finish_reason=text(attributes.get("llm.finish_reason")),
         model=text(attributes.get("llm.model_name")),
@@ -90,6 +90,7 @@ def _with_response(answer: Answer, whole: Answer | None) -> Answer:
         message={**{name: own[name] for name in ("reasoning",) if name in own}, **said},
         choices=max(answer.choices, whole.choices),
         finish_reason=answer.finish_reason or whole.finish_reason,
+        model=answer.model or whole.model,
         tokens={**whole.tokens, **answer.tokens},
     )
 
@@ -153,6 +154,8 @@ def _message(parts: Mapping[str, Any]) -> dict[str, Any] | None:
     content = parts.get("message.content")
     if content is None and contents:
         content = [contents[place] for place in sorted(contents)]
+    if calls and isinstance(content, list):  # they stand among the parts too, without their names
+        content = [part for part in content if part.get("type") != "tool_use"]
     extra: dict[str, Any] = {"tool_calls": [calls[place] for place in sorted(calls)]}
     for name in ("tool_call_id", "name"):
         extra[name] = parts.get(f"message.{name}")

@@ -51,6 +51,7 @@ def _separator(head: bytes) -> str | None:
         return None
     for separator in _SEPARATORS:
         names = [name.strip().strip('"') for name in text.split(separator)]
+        names = names[1:] if names and not names[0] else names  # of the index of a data frame
         if len(names) > 1 and len(set(names)) == len(names) and all(map(_NAME.fullmatch, names)):
             return separator
     return None
@@ -76,7 +77,9 @@ def _rows(address: str, separator: str) -> Iterator[Value | Refused]:
                     detail = f"{len(cells)} cells, expected {len(names)}, one for each name of the first line"
                     yield Refused("broken", detail, where)
                 else:
-                    yield Value({name: cell or None for name, cell in zip(names, cells, strict=True)}, "rows", where)
+                    yield Value(
+                        {name: cell or None for name, cell in zip(names, cells, strict=True) if name}, "rows", where
+                    )
         except csv.Error as error:
             yield Refused("not_readable", f"after line {rows.line_num}: {error}", shown)
         if plain.failure:

@@ -17,9 +17,13 @@ from stages.ingest.values import text, unpacked
 
 Prompt = tuple[Mapping[str, Any], ...]
 _ROLES = {"gen_ai.system.message": "system", "gen_ai.user.message": "user", "gen_ai.assistant.message": "assistant"}
-_ROLES["gen_ai.tool.message"] = "tool"
+_ROLES |= {"gen_ai.tool.message": "tool", "gen_ai.developer.message": "system"}
 _CHOICE = "gen_ai.choice"
-_LISTS = ("events", "all_messages_events", "pydantic_ai.all_messages")
+RUNS = ("all_messages_events", "pydantic_ai.all_messages")
+"""Attributes that hold the messages of a whole run of an agent."""
+_LISTS = ("events", *RUNS)
+_UNREAD = "gen_ai.unknown"
+"""What Logfire calls a part of a prompt that it does not take apart."""
 _WHOLE = ("gen_ai.client.inference.operation.details", "gen_ai.content.prompt", "gen_ai.content.completion")
 _EVENTS = frozenset({*_ROLES, _CHOICE})
 _PREFIXES = ("gen_ai.input.messages", "gen_ai.output.messages", "gen_ai.prompt", "gen_ai.completion", "llm.prompts.")
@@ -40,7 +44,7 @@ def asked_and_said(attributes: Mapping[str, Any], events: Sequence[Any]) -> tupl
     if not may_tell(tuple(held)) and not any(event.name in _EVENTS for event in events):
         return None, None
     prompt: Prompt | None = messages_of(held.get("gen_ai.input.messages"))
-    answer = answer_of(held.get("gen_ai.output.messages")) if held.get("gen_ai.output.messages") else None
+    answer = _said(held.get("gen_ai.output.messages")) if held.get("gen_ai.output.messages") else None
     if prompt is None:
         prompt, answer = _of_events([(event.name, event.attributes) for event in events])
     if prompt is None:
@@ -51,6 +55,17 @@ def asked_and_said(attributes: Mapping[str, Any], events: Sequence[Any]) -> tupl
     if prompt is None:  # OpenLLMetry before it took up the conventions
         prompt, answer = _one_by_one(held, "llm.prompts"), _completion(held, "llm.completions")
     return _with_system(prompt, held.get("gen_ai.system_instructions")), answer
+
+
+def _said(messages: Any) -> Answer | None:
+    """The answer in a list of what the model said, whatever role a tool gives it that does not know it."""
+    listed = unpacked(messages)
+    return answer_of([_as_said(item) for item in listed] if isinstance(listed, list) else listed)
+
+
+def _as_said(item: Any) -> Any:
+    unnamed = isinstance(item, Mapping) and item.get("role") == "unknown"
+    return {**item, "role": "assistant"} if unnamed else item
 
 
 def _with_system(prompt: Prompt | None, instructions: Any) -> Prompt | None:
@@ -68,11 +83,21 @@ def _of_lists(held: Mapping[str, Any]) -> tuple[Prompt | None, Answer | None]:
         if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed) or not listed:
             continue
         if any("event.name" in item for item in listed):
-            return _of_events([(str(item.get("event.name")), item) for item in listed])
-        found = messages_of(listed)
-        last = said_by(found) if found else None
-        return (found[: -_trailing(found)] if found and last else found), last
+            prompt, answer = _of_events([(str(item.get("event.name")), item) for item in listed])
+            last = name == "events" and answer is None and _has_response(held)
+            return _answered(prompt) if last else (prompt, answer)
+        return _answered(messages_of(listed))
     return None, None
+
+
+def _has_response(held: Mapping[str, Any]) -> bool:
+    return any(name.startswith(("gen_ai.response.", "gen_ai.usage.output")) for name in held)
+
+
+def _answered(messages: Prompt | None) -> tuple[Prompt | None, Answer | None]:
+    """A list of messages whose last, where the assistant says it, is the answer to those before."""
+    said = said_by(messages) if messages else None
+    return (messages[: -_trailing(messages)] if messages and said else messages), said
 
 
 def _trailing(messages: Prompt) -> int:
@@ -82,16 +107,29 @@ def _trailing(messages: Prompt) -> int:
 
 def _of_events(events: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[Prompt | None, Answer | None]:
     prompt: list[Mapping[str, Any]] = []
+    told = True
     for name, body in events:
         if name in _ROLES:
             found = message(_ROLES[name], unpacked_content(body.get("content")), body)
             prompt += [found] if found else []
+            told = told and _tells(body)
+        elif name == _UNREAD:
+            prompt.append({"role": "unknown", "content": "", "other_content": True})
     choices = list(_choices(events))
+    asked = tuple(prompt) if prompt and told else None
     if not choices:
-        return tuple(prompt) or None, None
+        return asked, None
     said = said_by([made for made, _ in choices])
-    answer = Answer(said.message, said.choices, choices[0][1]) if said else None
-    return tuple(prompt) or None, answer
+    if said is None or not all(_tells(body, "message") for name, body in events if name == _CHOICE):
+        return asked, Answer(None, len(choices), choices[0][1])
+    return asked, Answer(said.message, said.choices, choices[0][1])
+
+
+def _tells(body: Mapping[str, Any], inner: str = "") -> bool:
+    """Whether the event of a message has what was said: SDKs log events without it unless they are told to."""
+    held = unpacked(body.get(inner)) if inner else body
+    held = {**body, **held} if isinstance(held, Mapping) else {**body, "content": held} if held is not None else body
+    return any(name in held for name in ("content", "parts", "tool_calls", "refusal"))
 
 
 def _choices(events: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[tuple[Mapping[str, Any], str | None]]:

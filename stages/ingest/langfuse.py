@@ -11,7 +11,7 @@ from typing import Any
 
 from stages.ingest.guard import each
 from stages.ingest.langfuse_calls import KINDS, agent_of, attributes_of, call_of_generation
-from stages.ingest.normal import Item, Refused, Score, Span
+from stages.ingest.normal import NOT_EXPORTED, Item, Refused, Score, Span
 from stages.ingest.shape import Shape
 from stages.ingest.values import identity, nanoseconds, number, text, unpacked
 
@@ -83,7 +83,10 @@ def _trace(value: Mapping[str, Any], where: str) -> Iterator[Item]:
 
 
 def _event(event: Mapping[str, Any], where: str) -> Iterator[Item]:
-    """One event of an ingestion batch; several of one observation are parts of it."""
+    """One event of an ingestion batch; several of one observation are parts of it.
+
+    One that updates an observation need not say again what that stands below.
+    """
     kind, _, _ = str(event.get("type")).partition("-")
     body = event["body"]
     if kind == "trace":
@@ -91,7 +94,8 @@ def _event(event: Mapping[str, Any], where: str) -> Iterator[Item]:
     elif kind == "score":
         yield from _score(body, where)
     elif kind in _EVENTS:
-        yield from _observation({"type": _EVENTS[kind] or body.get("type"), **body}, where)
+        above = {"parentObservationId": NOT_EXPORTED} if str(event.get("type")).endswith("-update") else {}
+        yield from _observation({"type": _EVENTS[kind] or body.get("type"), **above, **body}, where)
 
 
 def _root(trace: Mapping[str, Any], where: str) -> Iterator[Item]:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Kind = Literal["llm", "agent", "tool", "retriever", "chain", "other"]
+NOT_EXPORTED = "not exported"
+"""Stands for the parent of a span until another record of it says which that is."""
 Message = Mapping[str, Any]
 """`role` and `content`, both texts; also `tool_calls`, `tool_call_id`, `name` or `reasoning` where they were logged."""
 
@@ -49,6 +51,8 @@ class Call:
     """Whether the server kept what came before these messages: the log then lacks a part of the prompt."""
     logprob_kind: Literal["processed", "raw"] | None = None
     """Whether logprobs are those of the distribution sampled from; None where the log does not say."""
+    streamed: bool = False
+    """Whether this is a record of the end of a stream alone, whose request is a span of its own beside it."""
     redacted: bool = False
     """Whether something was taken out of its texts: logged ids are then gone."""
 

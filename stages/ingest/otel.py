@@ -9,7 +9,13 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from stages.ingest import conventions_genai, conventions_langfuse, conventions_openinference, conventions_vercel
+from stages.ingest import (
+    conventions_genai,
+    conventions_langfuse,
+    conventions_logfire,
+    conventions_openinference,
+    conventions_vercel,
+)
 from stages.ingest.conventions import NOTHING, Findings, mmgrpo_fields
 from stages.ingest.normal import Item, Refused, Score, Span
 from stages.ingest.values import identity, judged, nanoseconds, text, unpacked
@@ -132,7 +138,7 @@ class _Spoken(NamedTuple):
 
 @lru_cache(4096)
 def _spoken(names: tuple[str, ...]) -> _Spoken:
-    asked = (conventions_langfuse, conventions_openinference, conventions_vercel)
+    asked = (conventions_langfuse, conventions_openinference, conventions_vercel, conventions_logfire)
     metadata = any(name in ("metadata", "session.id") or name.startswith(_ADDED) for name in names)
     mmgrpo = any(name.startswith("mmgrpo.") for name in names)
     whole = any(name.startswith("langfuse.trace.") for name in names)
@@ -154,7 +160,11 @@ def _findings(raw: RawSpan, spoken: _Spoken) -> Findings:
     found = NOTHING
     for convention in spoken.conventions:
         found = found.filled(convention.findings(raw.name, raw.attributes, raw.events, raw.scope))
-    return found if found.call is None or found.kind == "llm" else found.without_call()
+    if found.call is None:
+        return found
+    if found.kind != "llm":
+        return found.without_call()
+    return found.ending() if conventions_logfire.is_record(raw.attributes) else found
 
 
 def _error(raw: RawSpan) -> str:

@@ -12,15 +12,13 @@ from typing import Any
 
 from stages.ingest import conventions_genai
 from stages.ingest.conventions import mmgrpo_fields
-from stages.ingest.normal import Item, Refused, Span
+from stages.ingest.normal import NOT_EXPORTED, Item, Refused, Span
 from stages.ingest.otel import EVALUATION, evaluation, span_id, trace_id
 from stages.ingest.values import nanoseconds
 
 WHOLE_CALL = "gen_ai.client.inference.operation.details"
 _MESSAGES = frozenset(f"gen_ai.{said}" for said in ("system.message", "user.message", "assistant.message"))
 MESSAGES = _MESSAGES | {"gen_ai.tool.message", "gen_ai.choice", "gen_ai.content.prompt", "gen_ai.content.completion"}
-NOT_EXPORTED = "not exported"
-"""Stands for the parent of a call until its own span says which that is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,7 @@ def items_of_record(raw: RawRecord) -> Iterator[Item]:
     name, where = raw.name or str(raw.attributes.get("event.name") or ""), raw.where
     if name not in (WHOLE_CALL, EVALUATION) and name not in MESSAGES:
         return
-    body = raw.body if isinstance(raw.body, Mapping) else {"content": raw.body}
+    body = raw.body if isinstance(raw.body, Mapping) else {} if raw.body is None else {"content": raw.body}
     held = {**raw.attributes, **body}
     trace, span = trace_id(raw.ids[0]), span_id(raw.ids[1])
     if trace is None or (span is None and name != EVALUATION):

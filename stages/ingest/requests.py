@@ -54,8 +54,13 @@ def request_of(value: Any) -> Request:
     system = next((part[name] for part in held for name in _SYSTEM if part.get(name)), None)
     if prompt and prompt[0]["role"] != "system" and (first := message("system", unpacked(system))) and first["content"]:
         prompt = (first, *prompt)
-    tools = any(part.get(name) for part in held for name in _TOOLS)
+    tools = any(_offered(part.get(name)) for part in held for name in _TOOLS)
     return Request(prompt, tools, text(value.get("model")), settings)
+
+
+def _offered(value: Any) -> bool:
+    """Whether a request's field for tools holds any; a text that is no JSON holds none."""
+    return bool(value) and not isinstance(unpacked(value), str)
 
 
 def known(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,6 +97,8 @@ def call_of(request: Request, answer: Answer | None, **more: Any) -> Call:
         )
         if said := answer.message:
             made.completion, made.reasoning = said["content"], said.get("reasoning")
+            if said.get("other_content") and not said["content"]:
+                made.completion = None
             made.tool_calls = tuple(said.get("tool_calls", ()))
     for name, value in (*request.settings.items(), *(answer.tokens.items() if answer else ()), *more.items()):
         if value is not None:

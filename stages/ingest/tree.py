@@ -5,7 +5,8 @@
 - The root is the one span without a parent. Where none is, the spans whose parent the log lacks stand for it, if that
   parent is one and the same: it was a request handler's, say, and not exported.
 - A span whose parent the log lacks otherwise hangs from the root, and so does one of a circle of parents.
-- Calls are ordered by start, then by place in the log, then by end and id.
+- Calls are ordered by start, then by place in the log, then by end and id. What several layers of a program logged of
+  one call is one call: see `layers`.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from schemas.canonical import canonical_json
-from stages.ingest.normal import Call, Span
+from stages.ingest.layers import Calls, call_of_records, calls_of
+from stages.ingest.normal import NOT_EXPORTED, Span
 from stages.ingest.told import joined
 
+_UNKNOWN = (None, "", {}, "other", NOT_EXPORTED)
 NO_ROOT, SEVERAL_ROOTS = "no_root", "several_roots"
 
 
@@ -30,6 +33,8 @@ class Tree:
     spans: dict[str, Span]
     repeated: int
     """Records that were a further one of a span."""
+    found: Calls
+    """Its LM calls, and the LM spans that are none."""
 
     def above(self, span: Span) -> Iterator[Span]:
         """A span and those above it, nearest first."""
@@ -43,8 +48,8 @@ class Tree:
             yield self.root
 
     def calls(self) -> list[Span]:
-        """The LM calls, in order."""
-        return sorted((span for span in self.spans.values() if span.kind == "llm"), key=_place)
+        """The LM calls, in order, each once."""
+        return self.found.once
 
 
 def _place(span: Span) -> tuple[Any, ...]:
@@ -70,12 +75,17 @@ def grow(records: Sequence[Span]) -> Tree | str:
     if len(roots) > 1:
         return SEVERAL_ROOTS
     if roots:
-        return Tree(roots[0], spans, repeated)
+        return _tree(roots[0], spans, repeated)
     outside = {span.parent for span in spans.values() if span.parent not in spans}
     if len(outside) != 1:
         return SEVERAL_ROOTS if outside else NO_ROOT
     tops = [span for span in spans.values() if span.parent in outside]
-    return Tree(tops[0] if len(tops) == 1 else None, spans, repeated)
+    return _tree(tops[0] if len(tops) == 1 else None, spans, repeated)
+
+
+def _tree(root: Span | None, spans: dict[str, Span], repeated: int) -> Tree:
+    asked = sorted((span for span in spans.values() if span.kind == "llm"), key=_place)
+    return Tree(root, spans, repeated, calls_of(spans, asked))
 
 
 def _merged(records: Sequence[Span]) -> Span:
@@ -86,23 +96,13 @@ def _merged(records: Sequence[Span]) -> Span:
     newest = ordered[0]
     changes = {}
     for item in fields(Span):
-        if getattr(newest, item.name) in (None, "", {}, "other"):
+        if getattr(newest, item.name) in _UNKNOWN:
             known = [getattr(record, item.name) for record in ordered]
-            changes[item.name] = next((value for value in known if value not in (None, "", {}, "other")), known[0])
+            changes[item.name] = next((value for value in known if value not in _UNKNOWN), known[0])
     calls = [record.call for record in ordered if record.call is not None]
     if len(calls) > 1:
-        changes["call"] = _call_of(calls)
+        changes["call"] = call_of_records(calls)
     return replace(newest, **changes)
-
-
-def _call_of(calls: Sequence[Call]) -> Call:
-    """One call of its records, newest first: that of a request has the prompt, that of its response the answer."""
-    changes = {}
-    for item in fields(Call):
-        known = [getattr(call, item.name) for call in calls]
-        if known[0] in (None, "", (), False):
-            changes[item.name] = next((value for value in known if value not in (None, "", (), False)), known[0])
-    return replace(calls[0], **{**changes, "choices": max(call.choices for call in calls)})
 
 
 def _age(span: Span) -> tuple[Any, ...]:

@@ -76,6 +76,14 @@ def test_the_same_prompt_again_after_a_failure_is_another_attempt(encoder: Encod
     assert [row["finish_reason"] for row in found.invocations] == ["error", "stop", "stop"]
 
 
+def test_a_call_that_two_layers_logged_is_one_row_and_the_other_record_is_told_of(encoder: Encoder) -> None:
+    inner = replace(said("b", 11, 14), parent="a")
+    found = made(encoder, ROOT, said("a", 10), inner, said("c", 30))
+    assert places(found) == [("m", 0, 0, False), ("m", 1, 0, False)]
+    assert [(row["span"], row["reason"]) for row in found.left_out] == [("b", "further_record_of_a_call")]
+    assert found.trace["calls"] == 3
+
+
 def test_a_span_that_was_logged_several_times_counts_once_with_the_most_that_is_known(encoder: Encoder) -> None:
     early = said("a", 10, 10, call=Call(SAID))
     late = said("a", 10, 20, call=Call(SAID, "the end"))
@@ -265,7 +273,9 @@ SPANS = st.builds(
     module=st.sampled_from([None, "m"]),
     agent=st.sampled_from([None, "n"]),
     inputs=st.sampled_from([None, "q", {"question": "q"}]),
-    call=st.sampled_from([None, Call(SAID), Call(SAID, "yes"), Call(SAID, "no", cached=True)]),
+    call=st.sampled_from(
+        [None, Call(()), Call(SAID), Call(SAID, "yes"), Call(SAID, "no", cached=True), Call(SAID, "on", streamed=True)]
+    ),
 )
 
 

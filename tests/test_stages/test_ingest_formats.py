@@ -46,9 +46,14 @@ COUNTS: dict[str, tuple[str, dict[str, int]]] = {
         "langfuse",
         {"traces": 1, "spans": 5, "calls": 2, "completions": 1, "tool_calls": 1, "scores": 3},
     ),
+    "langfuse/langchain-sdk-2-batch.json": ("langfuse", {"traces": 1, "spans": 20, "calls": 4, "completions": 2}),
     "langfuse/openai-agents-2025-09-30.trace.json": (
         "langfuse",
         {"traces": 1, "spans": 6, "calls": 2, "completions": 1, "tool_calls": 1, "scores": 2},
+    ),
+    "langfuse_sdk/langgraph_5.jsonl": (
+        "otel_spans",
+        {"traces": 1, "spans": 11, "calls": 3, "completions": 2, "tool_calls": 1},
     ),
     "langsmith/langsmith_js_wrap_openai_default.json": (
         "langsmith",
@@ -62,6 +67,10 @@ COUNTS: dict[str, tuple[str, dict[str, int]]] = {
         "langsmith",
         {"traces": 1, "spans": 1, "calls": 1, "completions": 1},
     ),
+    "logfire/agents_chat_3.jsonl": ("otel_spans", {"traces": 1, "spans": 5, "calls": 2, "completions": 2}),
+    "logfire/agents_responses_5.jsonl": ("otel_spans", {"traces": 1, "spans": 9, "calls": 2, "completions": 2}),
+    "logfire/clients_3.jsonl": ("otel_spans", {"traces": 6, "spans": 15, "calls": 9, "completions": 7}),
+    "logfire/stream_5.jsonl": ("otel_spans", {"traces": 1, "spans": 3, "calls": 2, "completions": 1}),
     "mlflow/dspy_multihop_0.json": ("mlflow", {"traces": 1, "spans": 21, "calls": 4, "completions": 4, "scores": 1}),
     "mlflow/dspy_multihop_2.json": ("mlflow", {"traces": 1, "spans": 6, "calls": 1, "completions": 1, "errors": 4}),
     "nemo_gym_rollouts/competitive_coding_rollouts_0.jsonl": (
@@ -80,6 +89,10 @@ COUNTS: dict[str, tuple[str, dict[str, int]]] = {
         "openai_chat",
         {"traces": 40, "spans": 40, "calls": 40, "completions": 40},
     ),
+    "openinference/dspy_litellm_openai_layers.jsonl": (
+        "otel_spans",
+        {"traces": 1, "spans": 14, "calls": 6, "completions": 6},
+    ),
     "openinference/dspy_multihop_sdk_console_1.jsonl": (
         "otel_spans",
         {"traces": 1, "spans": 19, "calls": 4, "completions": 4},
@@ -93,6 +106,7 @@ COUNTS: dict[str, tuple[str, dict[str, int]]] = {
         "otel_spans",
         {"traces": 1, "spans": 17, "calls": 8, "completions": 3, "tool_calls": 5},
     ),
+    "otel_genai_flat/openai_v2_without_content.jsonl": ("otel_spans", {"traces": 1, "spans": 5, "calls": 1}),
     "otel_genai_flat/otel_genai_convention_spans.json": (
         "otel_spans",
         {"traces": 1, "spans": 5, "calls": 2, "completions": 2, "tool_calls": 1, "errors": 1},

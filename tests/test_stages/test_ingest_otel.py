@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from stages.ingest.tree import Tree, grow
 from tests.test_stages.ingest_kit import TRACES, Held, parquet, read_file, read_value
 from tests.test_stages.ingest_values import HEX, SPAN, VALUES
 
@@ -220,6 +221,77 @@ def test_times_are_the_same_however_they_are_spelt(time: Any, tmp_path: Path) ->
 def test_what_is_no_time_is_none(time: Any, tmp_path: Path) -> None:
     (found,) = read_value({"trace_id": HEX, "span_id": SPAN, "attributes": {}, "start_time": time}, tmp_path).spans
     assert found.start is None
+
+
+def test_messages_that_were_logged_without_their_contents_are_not_there() -> None:
+    found = read_file(TRACES / "otel_genai_flat/openai_v2_without_content.jsonl")
+    tree = grow(found.spans)
+    assert isinstance(tree, Tree)
+    (one,) = tree.calls()
+    assert one.call is not None
+    assert (one.call.messages, one.call.completion, one.call.finish_reason) == ((), None, "stop")
+    assert one.call.temperature == 0.5
+
+
+@pytest.mark.parametrize("part", [{"type": "text"}, {"type": "image", "content": "x"}])
+def test_an_answer_without_its_text_is_none(part: dict[str, Any], tmp_path: Path) -> None:
+    said = json.dumps([{"role": "assistant", "parts": [part]}])
+    call = _chat({"gen_ai.input.messages": json.dumps(PARTS), "gen_ai.output.messages": said}, tmp_path).call
+    assert (call.messages[0]["content"], call.completion) == ("2+2?", None)
+
+
+def test_what_a_model_said_is_its_answer_whatever_role_it_is_given(tmp_path: Path) -> None:
+    said = json.dumps([{**ANSWER[0], "role": "unknown"}])
+    call = _chat({"gen_ai.input.messages": json.dumps(PARTS), "gen_ai.output.messages": said}, tmp_path).call
+    assert (call.completion, call.finish_reason) == ("4", "stop")
+
+
+def test_openinferences_whole_response_tells_what_its_attributes_leave_out(tmp_path: Path) -> None:
+    response = {
+        "model": "m-2",
+        "choices": [
+            {
+                "finish_reason": "length",
+                "message": {"role": "assistant", "content": "4", "reasoning_content": "two and two"},
+                "token_ids": [7],
+                "logprobs": {"content": [{"token": "4", "logprob": -0.5}]},
+            }
+        ],
+        "prompt_token_ids": [1, 2],
+    }
+    attributes = {
+        "openinference.span.kind": "LLM",
+        "input.value": json.dumps({"model": "m-1", "messages": ASKED, "previous_response_id": "r-1"}),
+        "llm.input_messages.0.message.role": "user",
+        "llm.input_messages.0.message.content": "2+2?",
+        "llm.output_messages.0.message.role": "assistant",
+        "llm.output_messages.0.message.content": "4",
+    }
+    call = read_value(span({**attributes, "output.value": json.dumps(response)}), tmp_path).call
+    assert (call.finish_reason, call.reasoning, call.model) == ("length", "two and two", "m-2")
+    assert (call.prompt_ids, call.completion_ids, call.logprobs) == ((1, 2), (7,), (-0.5,))
+    assert call.continued  # what came before is known to the server alone
+    failed = read_value(span(attributes), tmp_path).call
+    assert (failed.completion, failed.model) == ("4", "m-1")
+    response["choices"][0]["message"]["content"] = "something else"  # type: ignore[index]
+    assert read_value(span({**attributes, "output.value": json.dumps(response)}), tmp_path).call.completion_ids is None
+
+
+def test_openinferences_tool_calls_among_parts_keep_their_names(tmp_path: Path) -> None:
+    place = "llm.output_messages.0.message."
+    attributes = {
+        "openinference.span.kind": "LLM",
+        "llm.input_messages.0.message.role": "user",
+        "llm.input_messages.0.message.content": "2+2?",
+        f"{place}role": "assistant",
+        f"{place}contents.0.message_content.type": "text",
+        f"{place}contents.0.message_content.text": "I add. ",
+        f"{place}contents.1.message_content.type": "tool_use",
+        f"{place}tool_calls.0.tool_call.id": "c1",
+        f"{place}tool_calls.0.tool_call.function.name": "add",
+    }
+    call = read_value(span(attributes), tmp_path).call
+    assert (call.completion, call.tool_calls) == ("I add. ", ({"id": "c1", "name": "add"},))
 
 
 def test_layouts_of_sdks_are_the_same_span(tmp_path: Path) -> None:
