@@ -6,6 +6,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -36,7 +37,7 @@ from schemas.manifest import TELEMETRY
 from stages.contract import Artifact
 from stages.ingest import snapshot
 from stages.ingest.assemble import Assembler, Trace
-from stages.ingest.content import Content, content_of
+from stages.ingest.content import content_of
 from stages.ingest.limits import Limits, use_limits
 from stages.ingest.modules import Place, as_toml, place_of, suggest
 from stages.ingest.onto import onto
@@ -74,12 +75,17 @@ def ingest(
     started, clock = datetime.now(UTC), time.monotonic()
     meter = meter_of("rescore" if wanted.rescore and asks_the_base(loaded) else snapshot.NAME, execution)
     base = _base(loaded, execution)
-    snapshot.secret_of(loaded.recipe)  # refused before anything is read
+    # What can be refused is refused before anything is read.
+    scoring = scoring_of(loaded) if wanted.rescore else None
+    made_with = _made_with(loaded, base) | ({} if scoring is None else scoring.params)
+    parent = None if wanted.onto is None else parent_of(wanted.onto, snapshot.recipe_slice(loaded.recipe), made_with)
     redactor, workers = redactor_of(loaded, execution), cluster or workers_for(wanted, execution)
     if cluster is not None:
         cluster.meter = meter
     with spooled_in(folder, _way(loaded, execution, wanted)) as spooled:
         lying = Lying(spooled, forgotten_in(folder), redacted=redactor is not None, limits=_limits(execution))
+        if parent is not None:
+            refuse_deleted(parent)  # where it was forgotten until just now
         sources, entries = read_all(wanted, lying, redactor, workers, reporter)
         _tell(sources, reporter)
         if not sources.spans:
@@ -87,9 +93,7 @@ def ingest(
         content = content_of(entries)
         if sources.forgotten:
             reporter.note(f"left out, since they were to be forgotten: {sources.forgotten} traces")
-        scoring = scoring_of(loaded) if wanted.rescore else None
-        params = _params(loaded, base, content) | ({} if scoring is None else scoring.params)
-        parent = None if wanted.onto is None else parent_of(wanted.onto, snapshot.recipe_slice(loaded.recipe), params)
+        params = {**made_with, "traces": content.digest}
         payload = _payload(loaded, params | ({"parent": parent.digest} if parent else {}))
         key, store = key_of(payload), Store(folder)
         purpose = purpose_of(payload, wanted.addresses)
@@ -106,7 +110,8 @@ def ingest(
                 making = partial(Making, lying, _assembler(loaded, base), snapshot.secret_of(loaded.recipe), older)
                 rescorer = None if scoring is None else scoring.rescorer(execution, base, out)
                 dev = loaded.recipe.ingest.dev
-                metrics = make(making, content, sources.parts, rescorer, out, dev=dev, workers=workers, older=older)
+                with _gone_where_refused(out):
+                    metrics = make(making, content, sources.parts, rescorer, out, dev=dev, workers=workers, older=older)
                 if parent is not None and _nothing_new(parent, params, metrics):
                     out.discard()
                     return parent, False
@@ -125,6 +130,16 @@ def ingest(
         finally:
             reporter.stop()
         return artifact, True
+
+
+@contextmanager
+def _gone_where_refused(out: PartialArtifact) -> Iterator[None]:
+    """What these traces can never become is not left to go on with."""
+    try:
+        yield
+    except DataError:
+        out.discard()
+        raise
 
 
 def _limits(execution: Execution) -> Limits:
@@ -194,10 +209,9 @@ def _assembler(loaded: LoadedRecipe, base: BaseModel) -> Assembler:
     return Assembler(loaded.recipe.examples.inputs, loaded.recipe.ingest, encoder, digests)
 
 
-def _params(loaded: LoadedRecipe, base: BaseModel, content: Content) -> dict[str, Any]:
-    """What a snapshot is made of, beside the recipe."""
-    params: dict[str, Any] = {"traces": content.digest}
-    params["base"] = {"tokenizer": base.tokenizer, "template": base.template}
+def _made_with(loaded: LoadedRecipe, base: BaseModel) -> dict[str, Any]:
+    """What a snapshot is made with, beside the recipe: what it has in common with others that come onto it."""
+    params: dict[str, Any] = {"base": {"tokenizer": base.tokenizer, "template": base.template}}
     if key_id := snapshot.key_id(loaded.recipe):
         params["key_id"] = key_id
     return params
@@ -236,30 +250,3 @@ def _keep_sources(sources: Sources, out: PartialArtifact) -> None:
     draft = out.scratch / "sources.json"
     draft.write_text(json.dumps({"files": sources.files, "refused": refused}, indent=1) + "\n", encoding="utf-8")
     out.commit_shard(f"{TELEMETRY}sources.json", draft)
-
-
-def account_of(artifact: Artifact) -> str:
-    """What a snapshot holds, in a few lines: how much, how far it can be trusted, and what was left out."""
-    figures = artifact.manifest.metrics
-    lines = [
-        f"{figures['traces']} traces: {figures['rollouts']} rollouts of {figures['examples']} examples, "
-        f"{figures['examples_with_siblings']} of them with two or more; {figures['invocations']} calls"
-    ]
-    if "onto" in figures:
-        told = ", ".join(f"{figures['onto'].get(name, 0)} {name}" for name in ("added", "replaced", "same"))
-        lines.append(f"onto its parent {artifact.manifest.payload['params']['parent'][:12]}: {told}")
-    for name, what in _ACCOUNT.items():
-        if figures[name]:
-            lines.append(f"{what}: " + ", ".join(f"{key} {count}" for key, count in figures[name].items()))
-    return "\n".join(lines)
-
-
-_ACCOUNT = {
-    "modules": "calls by module",
-    "fidelity": "calls by fidelity",
-    "fidelity_reasons": "why they are not exact",
-    "no_reward": "rollouts without a reward",
-    "redacted": "values taken out",
-    "left_out_traces": "traces left out",
-    "left_out_calls": "calls left out",
-}

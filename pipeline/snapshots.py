@@ -75,20 +75,22 @@ def parent_of(folder: Path, recipe: Mapping[str, Any], params: Mapping[str, Any]
     Args:
         folder: of it.
         recipe: the part of the recipe that decides how traces become rows.
-        params: what else does, and `traces`.
+        params: what else does.
 
     Raises:
         RecipeError: when its rows were made in another way: those of one snapshot are made alike.
     """
+    from pipeline.jobs import changes
+
     parent = open_snapshot(folder)
     payload = parent.manifest.payload
-    before = {name: value for name, value in payload["params"].items() if name not in _OWN}
-    now = {name: value for name, value in params.items() if name not in _OWN}
-    version = (payload["stage_version"], snapshot.VERSION)
-    if payload["recipe"] != recipe or before != now or version[0] != version[1]:
+    before, now = ({name: v for name, v in each.items() if name not in _OWN} for each in (payload["params"], params))
+    old = {"stage_version": payload["stage_version"], "recipe": payload["recipe"], "params": before}
+    if differ := changes(old, {"stage_version": snapshot.VERSION, "recipe": recipe, "params": now}):
         raise RecipeError(
             f"--onto {folder}: it was made with other settings of [ingest], other inputs or another base than this "
-            "recipe has. Take the recipe that it was made with, or ingest all traces anew without --onto"
+            f"recipe has: {'; '.join(differ)}. Take the recipe that it was made with, or ingest all traces anew "
+            "without --onto"
         )
     return parent
 

@@ -32,8 +32,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def do(options: argparse.Namespace) -> int:
     """`mmgrpo ingest RECIPE TRACES…`."""
+    from pipeline.ingest_account import account_of
     from pipeline.ingest_reading import Wanted
-    from pipeline.ingesting import account_of, ingest, suggest_modules
+    from pipeline.ingesting import ingest, suggest_modules
     from pipeline.on_ray.cluster import cluster_of
     from pipeline.progress import Reporter
     from pipeline.recipes import load_execution, load_recipe
@@ -48,6 +49,6 @@ def do(options: argparse.Namespace) -> int:
     with cluster_of(execution, loaded.recipe, reporter.note) as cluster:
         found, made = ingest(loaded, execution, wanted, options.snapshots, reporter, cluster=cluster)
     say(account_of(found))
-    place = shown(str(found.path))
+    place = shown(str(found.path.absolute()))  # to be named in a recipe, whose relative paths begin elsewhere
     say(f"Snapshot: {place}" if made else f"Snapshot: {place}, which holds exactly these traces already")
     return 0

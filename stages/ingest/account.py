@@ -10,6 +10,9 @@ import orjson
 
 from stages.ingest.records import Record
 
+NAMED = 50
+"""Names of scores, at most, that are counted by themselves in the manifest: the most frequent ones."""
+
 
 @dataclass
 class Account:
@@ -24,6 +27,8 @@ class Account:
     why: Counter[str] = field(default_factory=Counter)
     redacted: Counter[str] = field(default_factory=Counter)
     modules: Counter[str] = field(default_factory=Counter)
+    scores: Counter[str] = field(default_factory=Counter)
+    """Rollouts by the names of the scores that were logged of them."""
     siblings: Counter[int] = field(default_factory=Counter)
     """Examples by the number of their rollouts."""
 
@@ -38,6 +43,8 @@ class Account:
             self.reasons[str(record.trace["reason"])] += 1
             return
         self.rollouts += 1
+        if record.trace["scores"] != "{}":
+            self.scores.update(orjson.loads(record.trace["scores"]).keys())
         for row in record.invocations:
             self.modules[row["module"]] += 1
             self.fidelity[row["fidelity"]] += 1
@@ -73,6 +80,7 @@ class Account:
             "fidelity_reasons": self.why,
             "redacted": self.redacted,
             "modules": self.modules,
+            "scores": Counter(dict(self.scores.most_common(NAMED))),
         }
         return {
             "traces": self.traces,

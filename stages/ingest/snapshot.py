@@ -26,13 +26,19 @@ from stages.contract import Inputs, Out
 from stages.engines.keys import key_from
 from stages.ingest.account import Account
 from stages.ingest.assemble import Assembled
-from stages.ingest.inputs import id_of
+from stages.ingest.inputs import NO_INPUT, UNKNOWN_INPUTS, id_of
+from stages.ingest.modules import NO_MODULE
 from stages.ingest.ranges import TABLES, Made, Ranges, made_of, ranges_for
 from stages.ingest.records import Record
 from stages.places import place_of
 
 NAME = "ingest"
 VERSION = 4
+_DIFFER = {
+    "recipe": "other settings of [ingest] or other examples.inputs",
+    "params": "another base, secret or metric",
+    "stage_version": "another release's reading of traces",
+}
 
 
 def recipe_slice(recipe: Recipe) -> dict[str, Any]:
@@ -49,10 +55,10 @@ def run(inputs: Inputs, recipe: Recipe, execution: Execution, out: Out) -> dict[
     """
     folder, manifest = open_snapshot(recipe, inputs.root)
     wanted = {"recipe": recipe_slice(recipe), "params": dict(inputs.params), "stage_version": VERSION}
-    if any(manifest.payload.get(name) != value for name, value in wanted.items()):
+    if differ := [_DIFFER[name] for name, value in wanted.items() if manifest.payload.get(name) != value]:
         raise RecipeError(
-            f"traces.snapshot: {folder} was made with other settings of [ingest], other inputs or another base than "
-            "this recipe has: run `mmgrpo ingest` again and name the snapshot that it makes"
+            f"traces.snapshot: {folder} was made with {' and '.join(differ)} than this recipe has: run `mmgrpo ingest` "
+            "again and name the snapshot that it makes"
         )
     for name, entry in manifest.files.items():
         draft = out.scratch / "taken"
@@ -131,6 +137,13 @@ def write(records: Iterable[Record], size: Size, dev: float, out: Out) -> dict[s
     return finish(account, made, count, out)
 
 
+_NEXT = {
+    NO_MODULE: ". The same command with --suggest-modules proposes [[ingest.modules]] for the recipe",
+    UNKNOWN_INPUTS: ". [ingest] inputs says where each of examples.inputs stands in the input of the root span",
+    NO_INPUT: ". [ingest] inputs says where each of examples.inputs stands in the input of the root span",
+}
+
+
 def finish(account: Account, made: Iterable[Made], count: int, out: Out) -> dict[str, Any]:
     """Write `examples`, `rollouts`, `invocations`, `traces` and `left_out`, a Parquet file each.
 
@@ -150,8 +163,11 @@ def finish(account: Account, made: Iterable[Made], count: int, out: Out) -> dict
         DataError: when no trace is a rollout.
     """
     if not account.rollouts:
-        reasons = ", ".join(f"{name} {count}" for name, count in account.reasons.most_common()) or "no trace was found"
-        raise DataError(f"none of {account.traces} traces is a rollout of the recipe's program: {reasons}")
+        told = ", ".join(f"{name} {count}" for name, count in account.reasons.most_common()) or "no trace was found"
+        if account.calls:
+            told += "; calls left out: " + ", ".join(f"{name} {count}" for name, count in account.calls.most_common())
+        next_step = next((step for name, step in _NEXT.items() if name in account.reasons | account.calls), "")
+        raise DataError(f"none of {account.traces} traces is a rollout of the recipe's program: {told}{next_step}")
     with ExitStack() as stack:
         drafts = {spec.name: out.scratch / f"{spec.name}.parquet" for spec in TABLES}
         writers = {spec.name: stack.enter_context(PieceWriter(drafts[spec.name], spec)) for spec in TABLES}

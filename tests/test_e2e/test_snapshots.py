@@ -69,8 +69,9 @@ def test_a_snapshot_made_in_another_way_is_no_parent(tmp_path: Path, capsys: pyt
     recipe = own_recipe(tmp_path / "a")
     parent = ingest(recipe, written(traces(4), tmp_path / "old.json"))
     more = ("--onto", parent, "--set", "ingest.dev=0.5", "--snapshots", tmp_path / "s", "--exec", "progress=off")
-    assert mmgrpo("ingest", recipe, tmp_path / "old.json", *more) == 2
-    assert "made with other settings of [ingest]" in capsys.readouterr().err
+    assert mmgrpo("ingest", recipe, tmp_path / "not there, which reading would tell", *more) == 2
+    assert "made with other settings of [ingest]" in (said := capsys.readouterr().err)
+    assert "ingest.dev 0.0 -> 0.5" in said
 
 
 def test_an_export_loads_as_a_dataset_with_its_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
