@@ -138,12 +138,33 @@ def as_arrow(rows: pa.Table | pl.DataFrame | Sequence[dict[str, Any]], spec: Tab
     if not isinstance(rows, Sequence):
         return rows.to_arrow()
     try:
-        # Nullability is checked by rule, with counts and keys; pyarrow would only say that it is wrong somewhere.
-        relaxed = pa.schema([field.with_nullable(True) for field in spec.schema])
         extra = sorted({name for row in rows for name in row} - set(spec.schema.names))
         if extra:
             violations = [Violation(f"column '{name}' is known", len(rows)) for name in extra]
             raise ContractError(spec.name, where, violations)
-        return pa.Table.from_pylist(list(rows), schema=relaxed)
+        return pa.Table.from_pylist(list(rows), schema=_relaxed(spec))
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-        raise ContractError(spec.name, where, [Violation(f"exact types ({error})", len(rows))]) from None
+        raise _other_types(error, len(rows), spec, where) from None
+
+
+def arrow_of_values(rows: Sequence[Sequence[Any]], spec: TableSpec, where: str) -> pa.Table:
+    """As `as_arrow`, of rows that hold a value of each column, in the spec's order: in half the time.
+
+    Raises:
+        ContractError: for values of other types.
+    """
+    columns = zip(*rows, strict=True) if rows else ((),) * len(spec.schema)
+    try:
+        arrays = [pa.array(values, of.type) for values, of in zip(columns, spec.schema, strict=True)]
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise _other_types(error, len(rows), spec, where) from None
+    return pa.Table.from_arrays(arrays, schema=_relaxed(spec))
+
+
+def _relaxed(spec: TableSpec) -> pa.Schema:
+    """Nullability is checked by rule, with counts and keys; pyarrow would only say that it is wrong somewhere."""
+    return pa.schema([field.with_nullable(True) for field in spec.schema])
+
+
+def _other_types(error: Exception, rows: int, spec: TableSpec, where: str) -> ContractError:
+    return ContractError(spec.name, where, [Violation(f"exact types ({error})", rows)])

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ import orjson
 import pyarrow as pa
 
 from schemas.examples import EXAMPLES
-from schemas.parquet import as_arrow
+from schemas.parquet import arrow_of_values
 from schemas.rollouts import INVOCATIONS, ROLLOUTS
+from schemas.table import TableSpec
 from schemas.traces import LEFT_OUT, TRACES
 from stages.ingest.chunks import Chunks, chunks_in
 from stages.ingest.inputs import split_of
@@ -31,7 +33,13 @@ RANGE = 100_000
 TABLES = (EXAMPLES, ROLLOUTS, INVOCATIONS, TRACES, LEFT_OUT)
 _AT_ONCE = 1024
 """Records that are held as rows while they become tables."""
-Rows = dict[str, list[dict[str, Any]]]
+Rows = dict[str, list[list[Any]]]
+"""Of each table, the values of its columns: a third less to write and read than with their names in every row."""
+_VALUES = {spec.name: itemgetter(*spec.schema.names) for spec in TABLES}
+_EXAMPLE, _NUMBER, _REASON = (
+    spec.schema.get_field_index(name)
+    for spec, name in ((ROLLOUTS, "example_id"), (ROLLOUTS, "rollout_index"), (TRACES, "reward_reason"))
+)
 
 
 def ranges_for(spans: int) -> int:
@@ -55,8 +63,12 @@ class Ranges:
         trace = record.trace
         identity = trace["example_id"]
         place = 0 if identity is None else int(identity[:4], 16) * self._count >> 16
-        row = orjson.dumps([record.inputs, trace, record.rollout, record.invocations, record.left_out])
-        self._chunks.add(place, (identity or "", trace["start"] or 0, trace["trace"]), row)
+        rollouts = [] if record.rollout is None else [record.rollout]
+        rows = (_values(TRACES, [trace]), _values(ROLLOUTS, rollouts))
+        rows += (_values(INVOCATIONS, record.invocations), _values(LEFT_OUT, record.left_out))
+        self._chunks.add(
+            place, (identity or "", trace["start"] or 0, trace["trace"]), orjson.dumps([record.inputs, *rows])
+        )
 
     def flush(self) -> None:
         """Write what waits in memory."""
@@ -96,32 +108,42 @@ def made_of(folders: Iterable[Path], place: int, dev: float, rescorer: Rescorer 
     while some := list(islice(lines, _AT_ONCE if rescorer is None else None)):
         rows = _rows(map(orjson.loads, some), dev, counts)
         if rescorer is not None:
-            rescorer.score(rows)
-        made.rewards.update(row["reward_reason"] for row in rows["traces"] if row["reward_reason"])
+            rows = _scored(rows, rescorer)
+        made.rewards.update(row[_REASON] for row in rows["traces"] if row[_REASON])
         for spec in TABLES:
-            pieces[spec.name].append(as_arrow(rows[spec.name], spec, spec.name))
+            pieces[spec.name].append(arrow_of_values(rows[spec.name], spec, spec.name))
     made.siblings.update(counts.values())
     made.tables = {name: pa.concat_tables(found) for name, found in pieces.items() if found}
     return made
 
 
+def _values(spec: TableSpec, rows: Sequence[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    assert all(len(row) == len(spec.schema) for row in rows), spec.name
+    return [_VALUES[spec.name](row) for row in rows]
+
+
 def _rows(records: Iterable[Sequence[Any]], dev: float, counts: dict[str, int]) -> Rows:
     """Rows by table. `counts`: the rollouts of each example so far, counted on."""
     rows: Rows = {spec.name: [] for spec in TABLES}
-    for inputs, trace, rollout, invocations, left_out in records:
-        rows["traces"].append(trace)
+    for inputs, traces, rollouts, invocations, left_out in records:
+        rows["traces"] += traces
         rows["left_out"] += left_out
-        if rollout is None:
-            continue
-        identity = rollout["example_id"]
-        before = counts.get(identity, 0)
-        if not before:
-            rows["examples"].append(_example(identity, inputs, dev))
-        rollout["rollout_index"] = before
-        rows["rollouts"].append(rollout)
         rows["invocations"] += invocations
-        counts[identity] = before + 1
+        rows["rollouts"] += rollouts
+        for rollout in rollouts:
+            identity = rollout[_EXAMPLE]
+            rollout[_NUMBER] = before = counts.get(identity, 0)
+            counts[identity] = before + 1
+            if not before:
+                rows["examples"] += [list(row) for row in _values(EXAMPLES, [_example(identity, inputs, dev)])]
     return rows
+
+
+def _scored(rows: Rows, rescorer: Rescorer) -> Rows:
+    """The same rows with the rescorer's scores."""
+    named = {spec.name: [dict(zip(spec.schema.names, row, strict=True)) for row in rows[spec.name]] for spec in TABLES}
+    rescorer.score(named)
+    return {name: [list(row.values()) for row in found] for name, found in named.items()}
 
 
 def _example(identity: str, inputs: dict[str, Any], dev: float) -> dict[str, Any]:
