@@ -39,9 +39,10 @@ from stages.ingest import snapshot
 from stages.ingest.assemble import Assembler, Trace
 from stages.ingest.content import content_of
 from stages.ingest.limits import Limits, use_limits
-from stages.ingest.modules import Place, as_toml, place_of, suggest
+from stages.ingest.modules import Place, place_of
 from stages.ingest.onto import onto
 from stages.ingest.spool import PARTS
+from stages.ingest.suggest import as_toml, suggest
 from stages.ingest.tokens import Encoder
 from stages.ingest.tree import Tree, grow
 from stages.programs.load import load_program

@@ -15,7 +15,6 @@ from schemas.recipe_ingest import IngestSection
 from stages.engines.models import eos_ids, load_tokenizer
 from stages.ingest.assemble import Assembled, Assembler, Trace
 from stages.ingest.content import content_of, entry_of
-from stages.ingest.modules import as_toml, suggest
 from stages.ingest.normal import Call, Refused, Score, Span
 from stages.ingest.spool import Spool
 from stages.ingest.tokens import Encoder
@@ -144,26 +143,6 @@ def test_modules_come_from_rules_before_agents_and_never_from_two_rules(encoder:
     assert [row["reason"] for row in both.left_out] == ["ambiguous_module"]
     unnamed = made(encoder, ROOT, agent, call, names="rules")
     assert [row["reason"] for row in unnamed.left_out] == ["no_module"]
-
-
-def test_suggested_rules_give_every_call_a_module(encoder: Encoder) -> None:
-    from tomllib import loads
-
-    from stages.ingest.modules import module_of, place_of
-    from stages.ingest.tree import Tree, grow
-
-    spans = [
-        said(f"s{n}", n, module=None, call=Call(({"role": "system", "content": text}, SAID[1]), "y"))
-        for n, text in enumerate(("Write (a) query.\nMore.", 'It\'s "odd" \\ [x]', "Write (a) query.\nOther."))
-    ]
-    signed = replace(spans[0], span="p", kind="other", call=None, signature="a -> b", parent="root")
-    spans.append(replace(said("below", 9, module=None), parent="p"))
-    tree = grow([ROOT, signed, *spans])
-    assert isinstance(tree, Tree)
-    rules = loads(as_toml(suggest([place_of(span, tree) for span in spans], None)))["ingest"]["modules"]
-    assert len(rules) == 3
-    section = IngestSection(modules=tuple(rules))
-    assert all(module_of(span, tree, section)[1] is None for span in spans)
 
 
 @pytest.mark.parametrize(
