@@ -29,7 +29,9 @@ from pipeline.store import Store
 from pipeline.successor import Affected, affected, successor
 from pipeline.tombstones import Tombstone, bury, forgotten_in, tombstone_of, trace_digest
 from schemas.errors import RecipeError
+from stages.engines.files import cache_folder
 from stages.ingest import snapshot as stage
+from stages.programs.answers import FOLDER as ANSWERS
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ class Forgotten:
     snapshots: tuple[tuple[str, str | None], ...]
     """Folders that were purged, each with that of its successor."""
     runs: tuple[Purged, ...]
+    caches: tuple[str, ...]
+    """Folders that outlive runs and may hold something of them; nothing says what."""
     before: bool
     """Nothing was left to do: it had been forgotten already."""
 
@@ -90,7 +94,7 @@ def _forget(wanted: Wanted, snapshots: Path, runs: Sequence[Path], reporter: Rep
     if not every:
         if wanted.traces and {trace_digest(name) for name in wanted.traces} <= forgotten_in(snapshots):
             _clear_unfinished(store)
-            return Forgotten(0, (), (), before=True)
+            return Forgotten(0, (), (), _caches(), before=True)
         raise RecipeError(f"no snapshot in {snapshots} holds them, nor does a run. --snapshots and --runs name folders")
     made = [successor(item, store, reporter) for item in every]
     digests = tuple(sorted({trace_digest(name) for item in every for name in item.traces}))
@@ -107,19 +111,19 @@ def _forget(wanted: Wanted, snapshots: Path, runs: Sequence[Path], reporter: Rep
         )
 
     stones = [tombstone(item, after) for item, after in zip(every, made, strict=True)]
-    by_digest = {stone.artifact: stone for stone in stones}
+    by_key = {item.snapshot.manifest.key: stone for item, stone in zip(every, stones, strict=True)}
     purged = []
     with ExitStack() as held:
         for run in runs:
             held.enter_context(hold(run / ".lock", f"run folder {run}"))
         sought = reach_all(runs, _sought(every))
-        purged += [purge(run, sought, by_digest) for run in runs]
+        purged += [purge(run, sought, by_key) for run in runs]
     buried = list(zip(hit, stones, strict=False))  # those that only runs hold come last, and are buried there
     for item, stone in buried:
         bury(item.snapshot.path, stone)
     _clear_unfinished(store)
     names = tuple((shown(str(item.snapshot.path)), stone.successor) for item, stone in buried)
-    return Forgotten(len(digests), names, tuple(found for found in purged if found.lines), before=False)
+    return Forgotten(len(digests), names, tuple(found for found in purged if found.lines), _caches(), before=False)
 
 
 def _snapshots_of(store: Store) -> list[Path]:
@@ -127,15 +131,21 @@ def _snapshots_of(store: Store) -> list[Path]:
 
 
 def _only_in(runs: Sequence[Path], store: Store) -> list[Path]:
-    """Snapshots that runs have taken in and that do not lie in their own folder (any more), one of each content."""
+    """Snapshots that runs have taken in and that do not lie in their own folder (any more), each once."""
     folders = [path for run in runs for path in _snapshots_of(Store(run / "artifacts"))]
-    found = {read_manifest(path / MANIFEST).digest: path for path in folders}
-    known = {read_manifest(path / MANIFEST).digest for path in _snapshots_of(store)}
+    found = {read_manifest(path / MANIFEST).key: path for path in folders}
+    known = {read_manifest(path / MANIFEST).key for path in _snapshots_of(store)}
     return [path for name, path in sorted(found.items()) if name not in known]
 
 
 def _affected(folders: Iterable[Path], wanted: Wanted) -> list[Affected]:
     return [found for path in folders if (found := affected(open_snapshot(path), wanted.traces, wanted.users))]
+
+
+def _caches() -> tuple[str, ...]:
+    """Judges are asked about outputs and may repeat them. What they said is kept by digests of questions."""
+    answers = cache_folder(None) / ANSWERS
+    return (str(answers),) if answers.exists() and any(answers.iterdir()) else ()
 
 
 def _clear_unfinished(store: Store) -> None:
@@ -166,11 +176,19 @@ def _sought(hit: Iterable[Affected]) -> Sought:
 
 def render(found: Forgotten) -> str:
     """In words: what was purged, and what the traces had reached."""
+    caches = [
+        f"{folder}: answers of judges, who may have repeated them. Delete the folder if one was asked about these "
+        "traces: judges are asked again"
+        for folder in found.caches
+    ]
     if found.before:
-        return "Forgotten before: no snapshot holds them any more."
+        return "\n".join(
+            ["Forgotten before: neither a snapshot nor a run that was named holds them any more.", *caches]
+        )
     lines = [f"{found.traces} trace{'' if found.traces == 1 else 's'} forgotten"]
     for folder, after in found.snapshots:
         lines.append(f"purged {folder}; " + (f"its successor is {after}" if after else "nothing was left of it"))
     for run in found.runs:
         lines += ["", f"{run.run}:", *(f"  {line}" for line in run.lines)]
+    lines += ["", *caches] if caches else []
     return "\n".join(lines)

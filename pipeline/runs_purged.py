@@ -10,7 +10,7 @@ from pipeline.reached import Reach, Sought, reach
 from pipeline.remote.attached import removed
 from pipeline.reporting.build import NUMBERS, PAGE
 from pipeline.runfile import read_run
-from pipeline.tainted import Tainted, mark
+from pipeline.tainted import Tainted, mark, read_tainted
 from pipeline.tombstones import Tombstone, bury, tombstone_of
 from stages.contract import Artifact
 
@@ -32,7 +32,7 @@ def purge(run: Path, sought: Sought, stones: Mapping[str, Tombstone]) -> Purged:
     Args:
         run: its folder.
         sought: what is to be forgotten.
-        stones: tombstones of the snapshots that held it, by their digests.
+        stones: tombstones of the snapshots that held it, by their keys: the run's copies have the same ones.
 
     Raises:
         DataError: when the run is damaged.
@@ -50,7 +50,7 @@ def purge(run: Path, sought: Sought, stones: Mapping[str, Tombstone]) -> Purged:
             artifacts=tuple(sorted(found.digests)),
             policies=tuple(sorted(found.policies)),
             clean=clean[-1] if clean else None,
-            successor=stone.successor,
+            successor=_instead(run, found, stones),
             at=stone.at,
         ),
     )
@@ -61,12 +61,22 @@ def purge(run: Path, sought: Sought, stones: Mapping[str, Tombstone]) -> Purged:
 def _buried(run: Path, found: Reach, stones: Mapping[str, Tombstone], stone: Tombstone) -> list[str]:
     lines = []
     for artifact in found.held.values():
-        own = stones.get(artifact.digest)
+        own = stones.get(artifact.manifest.key)
         if tombstone_of(artifact.path) is None:
             bury(artifact.path, own or stone.model_copy(update={"artifact": artifact.digest}))
         after = f"; its successor is {own.successor}" if own and own.successor else ""
         lines.append(f"purged: {_name(run, artifact)}, which held them{after}")
     return lines
+
+
+def _instead(run: Path, found: Reach, stones: Mapping[str, Tombstone]) -> str | None:
+    """What the run is to be trained with: the successor of the snapshot that it has taken in last."""
+    held = {artifact.manifest.key: stones.get(artifact.manifest.key) for artifact in found.held.values()}
+    newest = read_run(run).setup.get("ingest", "")
+    own = held.get(newest) or next((stone for stone in held.values() if stone), None)
+    if own is None and (before := read_tainted(run)) is not None:
+        return before.successor
+    return (own or next(iter(stones.values()))).successor
 
 
 def _reports(run: Path) -> list[str]:

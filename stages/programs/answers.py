@@ -17,6 +17,8 @@ from pathlib import Path
 from schemas.canonical import canonical_json, digest
 
 log = logging.getLogger(__name__)
+FOLDER = "judges"
+"""Below the cache folder."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from schemas.execution import Execution
 from schemas.recipe import Recipe
 from schemas.recipe_data import OtherLM
 from stages.engines.files import cache_folder
-from stages.programs.answers import Answers
+from stages.programs.answers import FOLDER, Answers
 from stages.programs.session import Judging
 
 
@@ -28,7 +28,7 @@ def judging_of(recipe: Recipe, execution: Execution, base: str, seed: int) -> Ju
         section=recipe.metric,
         seed=seed,
         identity={name: _identity(lm, own) for name, lm in recipe.lms.items()},
-        answers=Answers(cache / "judges"),
+        answers=Answers(cache / FOLDER),
     )
 
 

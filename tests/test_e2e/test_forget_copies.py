@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.store import Store
+from pipeline.tainted import read_tainted
 from tests.test_e2e.kit import RECIPE, mmgrpo, own_recipe, run
 from tests.test_e2e.test_forget import ONE, OPTIONS, completion, texts_below
 from tests.test_e2e.test_snapshots import written
@@ -19,8 +20,7 @@ SHORT = (*OPTIONS, "--set", "run.iterations=1", "--set", "run.evaluate_every=0")
 def test_two_snapshots_of_the_same_bytes_in_one_run_are_both_purged(tmp_path: Path) -> None:
     recipe, folder, every = own_recipe(tmp_path / "a", recipe=RECIPE), tmp_path / "run", traces()
     spans = written(every, tmp_path / "spans.json")
-    other = own_recipe(tmp_path / "a", recipe=RECIPE + '[ingest]\nrepeated = "mean"\n')  # no score is repeated
-    for text in (RECIPE, other.read_text()):
+    for text in (RECIPE, RECIPE + '[ingest]\nrepeated = "mean"\n'):  # no score is repeated
         recipe = own_recipe(tmp_path / "a", recipe=text)
         snapshot = ingest(recipe, spans)
         assert run(recipe, folder, "--set", f"traces.snapshot={snapshot}", *SHORT) == 0
@@ -31,6 +31,21 @@ def test_two_snapshots_of_the_same_bytes_in_one_run_are_both_purged(tmp_path: Pa
     assert mmgrpo("forget", "--trace", ONE, "--snapshots", snapshots, "--runs", folder) == 0
     assert completion(every[0]) not in texts_below(folder) + texts_below(snapshots)
     assert mmgrpo("verify", folder) == 0
+    tainted = read_tainted(folder)
+    assert tainted is not None
+    after = Path(str(tainted.successor))  # of the one that was taken in last, with the recipe of now
+    assert run(recipe, folder, "--set", f"traces.snapshot={after}", *SHORT) == 0
+
+
+def test_the_folder_of_judges_answers_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = own_recipe(tmp_path / "a")
+    ingest(recipe, written(traces(4), tmp_path / "spans.json"))
+    monkeypatch.setenv("MMGRPO_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "cache" / "judges" / "ab").mkdir(parents=True)
+    assert mmgrpo("forget", "--trace", ONE, "--snapshots", tmp_path / "a" / "snapshots", "--runs") == 0
+    assert f"{tmp_path / 'cache' / 'judges'}: answers of judges" in capsys.readouterr().out
 
 
 def test_a_run_that_is_named_after_the_snapshots_have_forgotten_forgets_too(
