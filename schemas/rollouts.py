@@ -10,6 +10,9 @@ from schemas.table import TableSpec, bounded, column, finite_lists, not_negative
 STATUSES = ("ok", "parse_failed", "program_error", "metric_error", "timeout", "context_overflow", "engine_error")
 """How a program run ended. Everything but `ok` carries an `error`; `reward` is then null."""
 
+NOT_OF_THE_PROGRAM = ("engine_error", "metric_error")
+"""Statuses with which the machine or the metric failed, also after its retries: they say nothing of the model."""
+
 PARSE_STATUSES = ("ok", "failed", "none")
 """Whether a completion had the expected form; `none` when the program asked for no parsing."""
 

@@ -77,6 +77,8 @@ class Judge:
         for r in self.rollouts:
             if self.age.get(r["policy"], 0) > self.group.staleness:
                 out[r["rollout_id"]] = "stale"
+            elif r["status"] in ("engine_error", "metric_error"):
+                out[r["rollout_id"]] = "not_scored"
             elif r["status"] == "ok" and r["reward"] is None:
                 out[r["rollout_id"]] = "reward_missing"
         for example in {r["example_id"] for r in self.rollouts}:

@@ -247,6 +247,7 @@ class Oracle(Selector):
             self._leave_out([c for c in mine if not c["final"]], "earlier_attempt")
             order = [
                 "stale",
+                "not_scored",
                 "source_cap",
                 "reward_missing",
                 "context_overflow",

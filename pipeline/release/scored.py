@@ -9,11 +9,12 @@ from functools import cached_property
 from pipeline.reporting.opened import frame
 from schemas.canonical import digest
 from schemas.recipe import Recipe
+from schemas.rollouts import NOT_OF_THE_PROGRAM
 from schemas.scores import SCORES
 from stages.contract import Artifact
 from stages.statistics import example_means
 
-NOT_THE_MODEL = ("engine_error", "metric_error", "timeout")
+NOT_THE_MODEL = (*NOT_OF_THE_PROGRAM, "timeout")
 """Statuses with which the machine or the metric failed: what such a run counts as says nothing of a policy."""
 
 

@@ -6,6 +6,7 @@ import polars as pl
 
 from schemas.errors import DataError
 from schemas.recipe_data import GroupSection
+from schemas.rollouts import NOT_OF_THE_PROGRAM
 from schemas.validate import SAMPLES
 from stages.grouping.reasons import first_reason, reason
 from stages.grouping.rules import Rules
@@ -53,7 +54,7 @@ def check_policies(rollouts: pl.DataFrame, ages: pl.DataFrame, group: GroupSecti
 
 
 def source_reasons(rollouts: pl.DataFrame, ages: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Add `out` (`held_out`, `stale`, `reward_missing`, `source_cap` or null) and `teacher` to rollouts.
+    """Add `out` (`held_out`, `stale`, `not_scored`, `reward_missing`, `source_cap` or null) and `teacher` to rollouts.
 
     A capped source (a whole source such as `teacher:big`, or a kind such as `teacher`) keeps its first m rollouts of
     an example, m being the largest number with m <= cap * (m + u), where u counts the example's rollouts of sources
@@ -73,7 +74,10 @@ def source_reasons(rollouts: pl.DataFrame, ages: pl.DataFrame, rules: Rules) -> 
         frame = rollouts.with_columns(stale=pl.lit(False), teacher=pl.lit(False))
     missing = (pl.col("status") == "ok") & pl.col("q").is_null()
     held = pl.col("example_id").is_in(sorted(rules.held)) if rules.held else pl.lit(False)
-    out = first_reason([("held_out", held), ("stale", pl.col("stale")), ("reward_missing", missing)])
+    failed = pl.col("status").is_in(NOT_OF_THE_PROGRAM)
+    out = first_reason(
+        [("held_out", held), ("stale", pl.col("stale")), ("not_scored", failed), ("reward_missing", missing)]
+    )
     frame = frame.with_columns(out=out).drop("stale")
     return _cap(frame, group) if group.source_caps else frame
 

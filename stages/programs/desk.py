@@ -11,14 +11,13 @@ from schemas.errors import StageError
 from schemas.judge_calls import JUDGE_CALLS
 from schemas.manifest import TELEMETRY
 from schemas.parquet import write_table
-from schemas.rollouts import INVOCATIONS
+from schemas.rollouts import INVOCATIONS, NOT_OF_THE_PROGRAM
 from schemas.scores import LATENCY
 from schemas.table import TableSpec
 from stages.contract import Out
 from stages.engines.interface import EngineUsage
 from stages.programs.run import Finished
 from stages.programs.session import Session
-from stages.programs.worth import OURS
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class Desk:
         self.out.progress(self.finished, self.total, self.shape.unit, tokens_per_second=round(rate, 1))
         if len(runs) == self.sizes[finished.job.example_id]:
             del self.open[finished.job.example_id]
-            if all(run.outcome.status in OURS for run in runs):
+            if all(run.outcome.status in NOT_OF_THE_PROGRAM for run in runs):
                 self.held.append(runs)
             else:
                 self.commit(runs)

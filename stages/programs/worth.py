@@ -15,9 +15,8 @@ from typing import Any
 import polars as pl
 
 from schemas.recipe_data import GroupSection
+from schemas.rollouts import NOT_OF_THE_PROGRAM
 
-OURS = ("engine_error", "metric_error")
-"""Statuses that say nothing of the model: the machine or the metric failed."""
 MICRO = 1_000_000
 """Worths are summed in whole millionths: exact, whatever the order of rows."""
 _PLACE = ("rollout_id", "module", "invocation_index")
@@ -77,7 +76,7 @@ def _worth(group: GroupSection) -> pl.Expr:
     low, high = group.format_failure_score, group.failure_score
     status, cut = pl.col("status"), pl.col("cut").fill_null(False)
     worth = (
-        pl.when(status.is_in(OURS) | (cut & (group.truncated == "mask")))
+        pl.when(status.is_in(NOT_OF_THE_PROGRAM) | (cut & (group.truncated == "mask")))
         .then(None)
         .when(status == "parse_failed")
         .then(low + pl.col("share").fill_null(0.0) * (high - low))

@@ -203,7 +203,7 @@ def group_rows(
 
 
 REWARDS = (None, 0.0, 0.0, 0.25, 0.5, 1.0, 1.0, -1.5, 1 / 3, 7.0)
-STATUSES = ("ok", "ok", "ok", "ok", "parse_failed", "parse_failed", "timeout")
+STATUSES = ("ok", "ok", "ok", "ok", "parse_failed", "parse_failed", "timeout", "metric_error")
 
 
 @st.composite
