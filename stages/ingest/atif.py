@@ -2,7 +2,8 @@
 
 Sub-agents stand inside (`subagent_trajectories`), or beside their caller in one object, and are then part of its trace;
 those in files of their own are traces of their own. The root names all that it called in its metadata.
-Steps copied from an earlier trajectory, and steps that called no model, are part of the prompt but no calls.
+Steps copied from an earlier trajectory, and steps that called no model, are part of the prompt but no calls. What the
+model was sent after the agent cut its context, or in a step of several calls, the log does not say.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stages.ingest.atif_steps import called_by, message_of_step, prompt_after, span_of_step
+from stages.ingest.atif_steps import called_by, cuts_context, message_of_step, prompt_after, span_of_step
 from stages.ingest.guard import BROKEN, refusal
 from stages.ingest.normal import Item, Refused, Span
 from stages.ingest.parts import content_of
@@ -97,12 +98,16 @@ def _trajectory(held: Mapping[str, Any], place: _Place, beside: Sequence[Any] = 
     )
     callers: dict[str, str] = {}
     prompt: list[Mapping[str, Any]] = []
+    cut = False
     for number, step in enumerate(held["steps"]):
         where = f"{place.where}, step {number + 1}"
         try:
             made = message_of_step(step)
             span = span_of_step(step, made, tuple(prompt), agent, order=number + 1, root=root, trace=place.trace)
+            if cut and span is not None and span.call is not None:
+                span = replace(span, call=replace(span.call, unseen=True))
             prompt += prompt_after(step, made)
+            cut = cut or cuts_context(step)
         except BROKEN as error:
             yield refusal(error, where, place.trace)
         else:

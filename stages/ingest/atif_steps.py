@@ -8,8 +8,7 @@ from typing import Any
 from stages.ingest.logged import tokens_of
 from stages.ingest.messages import message
 from stages.ingest.normal import Call, Span
-from stages.ingest.parts import content_of
-from stages.ingest.values import identity, nanoseconds, text
+from stages.ingest.values import identity, integer, nanoseconds, text
 
 _ROLES = {"system": "system", "user": "user", "agent": "assistant"}
 
@@ -45,6 +44,7 @@ def span_of_step(
         tool_calls=tuple(made.get("tool_calls", ())),
         reasoning=made.get("reasoning"),
         tools=bool(agent.get("tool_definitions")),
+        unseen=(integer(step.get("llm_call_count")) or 0) > 1,
         model=text(step.get("model_name")) or text(agent.get("model_name")),
         **tokens_of(step.get("metrics")),
     )
@@ -58,9 +58,16 @@ def prompt_after(step: Mapping[str, Any], made: Mapping[str, Any]) -> list[Mappi
     for result in _results(step):
         if result.get("content"):
             call = text(result.get("source_call_id"))
-            seen = {"role": "tool" if call else "user", "content": content_of(result["content"]).text}
-            found.append({**seen, **({"tool_call_id": call} if call else {})})
+            seen = message("tool" if call else "user", result["content"], {"tool_call_id": call})
+            found += [seen] if seen else []
     return found
+
+
+def cuts_context(step: Mapping[str, Any]) -> bool:
+    """Whether the agent made its context shorter here: what it sends from now on is not all that was said."""
+    extra = step.get("extra")
+    held = extra.get("context_management") if isinstance(extra, Mapping) else None
+    return isinstance(held, Mapping) and held.get("type") == "compaction"
 
 
 def called_by(step: Any) -> list[str]:

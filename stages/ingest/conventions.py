@@ -109,7 +109,7 @@ SETTINGS: tuple[Setting, ...] = (
     ("max_new_tokens", integer, _LIMITS),
     ("seed", integer, ("seed",)),
     ("choices", _several, ("n", "num_choices", "choice.count")),
-    ("continued", _named, ("previous_response_id",)),
+    ("unseen", _named, ("previous_response_id",)),
 )
 
 

@@ -47,8 +47,9 @@ class Call:
     """Of the completion's ids."""
     choices: int = 1
     """How many answers the request got; `completion` is the first, and which one the program used is not known."""
-    continued: bool = False
-    """Whether the server kept what came before these messages: the log then lacks a part of the prompt."""
+    unseen: bool = False
+    """Whether the model was sent something else than these messages: the server kept what came before, or the agent
+    made its context shorter."""
     logprob_kind: Literal["processed", "raw"] | None = None
     """Whether logprobs are those of the distribution sampled from; None where the log does not say."""
     streamed: bool = False

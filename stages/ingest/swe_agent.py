@@ -1,5 +1,6 @@
 """SWE-agent's and mini-swe-agent's trajectories: `{trajectory, history, info}`, `{messages, info}`, or a bare list.
 
+An answer without an action is in no history: mini-swe-agent keeps it beside the message that tells the model so.
 The prompt of a step is its `query`, where it was logged. Otherwise it is what stands before it in the history, which
 may be more than was sent, as SWE-agent can leave out old observations; the call's metadata then says `history`.
 The logs hold no reward: whether the issue was resolved stands in a report of its own.
@@ -12,10 +13,12 @@ from dataclasses import replace
 from typing import Any
 
 from stages.ingest.answers import answer_of
+from stages.ingest.conventions import sampling
 from stages.ingest.guard import each
 from stages.ingest.messages import messages_of
 from stages.ingest.normal import Item, Refused, Span
 from stages.ingest.requests import known
+from stages.ingest.responses import chat_items
 from stages.ingest.shape import Shape
 from stages.ingest.trajectory import ROOT, calls_of, normal, trace_id
 from stages.ingest.values import text, unpacked
@@ -70,11 +73,14 @@ def _trajectory(value: Mapping[str, Any], where: str) -> Iterator[Item]:
 def _conversation(value: Mapping[str, Any], history: Sequence[Any], where: str) -> Iterator[Item]:
     info = value.get("info")
     info = info if isinstance(info, Mapping) else {}
+    history = [_entry(item) for item in history]
     messages = normal(history)
     if messages is None:
         yield Refused("broken", "the history is not a list of chat messages", where)
         return
-    trace = trace_id(NAME, value.get("instance_id"), info.get("exit_status"), messages)
+    turned_down = {place: said for place, item in enumerate(history) if (said := _turned_down(item))}
+    own = [dict(said) for said in turned_down.values()]
+    trace = trace_id(NAME, value.get("instance_id"), info.get("exit_status"), messages, *([own] if own else []))
     shown = [bool(item.get("is_demo")) for item in history]
     asked = [said["content"] for said, demo in zip(messages, shown, strict=True) if said["role"] == "user" and not demo]
     last = next((said["content"] for said in reversed(messages) if said["role"] == "assistant"), None)
@@ -90,10 +96,11 @@ def _conversation(value: Mapping[str, Any], history: Sequence[Any], where: str) 
         metadata=known({"environment": value.get("environment"), "exit_status": status}),
         where=where,
     )
-    spans = [span for span in calls_of(trace, messages, where=where) if not shown[span.order - 1]]
+    calls = calls_of(trace, messages, where=where, beside=turned_down, **_settings(value, info))
+    spans = [span for span in calls if not shown[span.order - 1]]
     queries = _queries(value, len(spans))
     for span, query in zip(spans, queries, strict=True):
-        yield _with_log(span, history[span.order - 1], query, info)
+        yield _with_log(span, history[span.order - 1], query)
 
 
 def _queries(value: Mapping[str, Any], count: int) -> list[Any]:
@@ -103,7 +110,39 @@ def _queries(value: Mapping[str, Any], count: int) -> list[Any]:
     return found if len(found) == count else [None] * count
 
 
-def _with_log(span: Span, entry: Mapping[str, Any], query: Any, info: Mapping[str, Any]) -> Span:
+def _entry(item: Any) -> Any:
+    """An entry of the history as a chat message; those of the Responses API are none."""
+    if isinstance(item, Mapping) and item.get("object") == "response":
+        said = answer_of(item)
+        beside = item.get("extra")
+        extra = {**(beside if isinstance(beside, Mapping) else {}), "response": item}
+        return {"role": "assistant", **(said.message if said and said.message else {}), "extra": extra}
+    return chat_items([item])[0] if isinstance(item, Mapping) and "role" not in item else item
+
+
+def _turned_down(entry: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The answer that a message turns down, which the agent does not show the model again."""
+    extra = entry.get("extra")
+    if not isinstance(extra, Mapping) or extra.get("interrupt_type") != "FormatError":
+        return None
+    said = answer_of(extra.get("response") or extra.get("model_response"))
+    return said.message if said else None
+
+
+def _settings(value: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, Any]:
+    """The model, and how it was sampled from, by the agent's configuration."""
+    replayed = unpacked(value.get("replay_config"))
+    agent = replayed.get("agent") if isinstance(replayed, Mapping) else None
+    for config in (info.get("config"), agent):
+        model = config.get("model") if isinstance(config, Mapping) else None
+        if isinstance(model, Mapping):
+            given = model.get("model_kwargs")
+            name = text(model.get("model_name")) or text(model.get("name"))
+            return {"model": name, **sampling({**model, **(given if isinstance(given, Mapping) else {})})}
+    return {}
+
+
+def _with_log(span: Span, entry: Mapping[str, Any], query: Any) -> Span:
     """A call with what its history entry, its query and the response in it say."""
     assert span.call is not None
     sent = messages_of(query)
@@ -112,9 +151,6 @@ def _with_log(span: Span, entry: Mapping[str, Any], query: Any, info: Mapping[st
     changes: dict[str, Any] = {"messages": sent} if sent else {}
     if answer is not None:
         changes |= known({"finish_reason": answer.finish_reason, "model": answer.model}) | dict(answer.tokens)
-    config = info.get("config")
-    model = config.get("model") if isinstance(config, Mapping) else None
-    changes.setdefault("model", text(model.get("model_name")) if isinstance(model, Mapping) else None)
     return replace(
         span,
         agent=text(entry.get("agent")),

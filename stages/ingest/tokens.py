@@ -37,7 +37,7 @@ _CUT = frozenset(
 _CALLED = frozenset({"function_call", "tool-calls", "tool_call", "tool_calls", "tool_use"})
 """Why an answer ended that calls a tool, also where the log has lost the tool call."""
 NO_COMPLETION, TOOLS, REASONING = "no_completion", "tool_calls", "hidden_reasoning"
-CONTINUED, CUT_OFF = "prompt_on_server", "cut_off"
+UNSEEN, CUT_OFF = "prompt_not_logged", "cut_off"
 OTHER_CONTENT, NOT_ENCODED, NOT_RENDERED = "no_text_content", "not_encoded", "not_rendered"
 DECODE, REDACTED = "ids_do_not_decode", "redacted"
 LENGTHS, VOCABULARY, CHOICES = "lengths_differ", "ids_out_of_vocabulary", "several_choices"
@@ -141,8 +141,8 @@ def _said(call: Call) -> str:
 
 def _more_than_text(call: Call) -> str | None:
     """Why a call's text alone does not say what the model was sent or wrote."""
-    if call.continued or _said(call) in _CUT:
-        return CONTINUED if call.continued else CUT_OFF
+    if call.unseen or _said(call) in _CUT:
+        return UNSEEN if call.unseen else CUT_OFF
     ended_by_tool = _said(call) in _CALLED
     if call.tool_calls or call.tools or ended_by_tool or any(said.get("role") == "tool" for said in call.messages):
         return TOOLS

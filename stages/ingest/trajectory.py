@@ -35,19 +35,25 @@ def calls_of(
     *,
     agent: str | None = None,
     where: str = "",
+    beside: Mapping[int, Mapping[str, Any]] | None = None,
     **settings: Any,
 ) -> Iterator[Span]:
     """Each assistant message of a conversation as one LM call, whose prompt is the messages before it.
+
+    Where one of them calls a tool, all were offered tools.
 
     Args:
         trace: id of the trajectory.
         messages: in normal form.
         agent: who speaks, where the format says.
         where: for messages.
+        beside: answers that are no messages, by the place of the message that answers them.
         **settings: further fields of each `Call`, such as `model`.
     """
-    for place, said in enumerate(messages):
-        if said["role"] != "assistant":
+    settings = {"tools": any(said.get("tool_calls") or said["role"] == "tool" for said in messages), **settings}
+    for place, turn in enumerate(messages):
+        said = turn if turn["role"] == "assistant" else (beside or {}).get(place)
+        if said is None:
             continue
         call = Call(
             messages=tuple(messages[:place]),

@@ -228,7 +228,7 @@ def test_ids_are_trusted_only_as_far_as_they_go(encoder: Encoder) -> None:
         (Call(SAID, "yes", tools=True), "p", "partial", "tool_calls"),
         (Call(SAID, "yes", reasoning="hm"), "p", "partial", "hidden_reasoning"),
         (Call(SAID, "", finish_reason="tool_call"), "p", "partial", "tool_calls"),
-        (Call(SAID, "yes", continued=True), "p", "partial", "prompt_on_server"),
+        (Call(SAID, "yes", unseen=True), "p", "partial", "prompt_not_logged"),
         (Call(SAID, "yes", finish_reason="content_filter"), "p", "partial", "cut_off"),
         (Call(SAID, "yes", finish_reason="SAFETY"), "p", "partial", "cut_off"),
         (Call(SAID, "\u4e2d", finish_reason="stop"), "p", "partial", "not_encoded"),

@@ -65,11 +65,11 @@ def test_langfuses_spans_fail_by_their_level_and_agents_have_their_name(tmp_path
 def test_instructions_that_langfuse_keeps_in_the_metadata_are_part_of_the_prompt(tmp_path: Path) -> None:
     more = {"metadata__instructions": "Be brief.", "metadata__status": "completed"}
     call = _langfuse(tmp_path, "generation", input="2+2?", output="4", **more).call
-    assert (list(call.messages), call.continued) == (ASKED, False)
+    assert (list(call.messages), call.unseen) == (ASKED, False)
     call = _langfuse(
         tmp_path, "generation", input="2+2?", output="4", **more, metadata__previous_response_id="resp_1"
     ).call
-    assert call.continued
+    assert call.unseen
 
 
 def _generated(message: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -270,3 +270,81 @@ def test_parts_that_openllmetry_made_json_of_are_text_but_answers_stay_what_they
     }
     found = _span(attributes, tmp_path)
     assert (list(found.call.messages), found.call.completion, found.root.user) == (ASKED, held, "u1")
+
+
+MINI = {"trajectory_format": "mini-swe-agent-1.1", "info": {"mini_version": "2.4.6", "exit_status": "Submitted"}}
+CALLED = {"function": {"name": "bash", "arguments": "{}"}, "id": "call_1", "type": "function"}
+
+
+def _mini(tmp_path: Path, *messages: dict[str, Any], **info: Any) -> Held:
+    return read_value({**MINI, "info": {**MINI["info"], **info}, "messages": [*ASKED, *messages]}, tmp_path)
+
+
+def _turned_down(said: str) -> dict[str, Any]:
+    response = {"choices": [{"message": {"role": "assistant", "content": said}, "finish_reason": "length"}]}
+    return {
+        "role": "user",
+        "content": "Format error",
+        "extra": {"interrupt_type": "FormatError", "response": response},
+    }
+
+
+def test_answers_that_mini_swe_agent_turned_down_are_calls_but_in_no_prompt(tmp_path: Path) -> None:
+    found = _mini(tmp_path, _turned_down("I forgot"), {**SAID, "extra": {}}, {"role": "exit", "content": "done"})
+    first, second = sorted(found.spans, key=lambda span: span.order)[1:]
+    assert first.call is not None
+    assert second.call is not None
+    assert (first.call.completion, first.call.finish_reason, list(first.call.messages)) == ("I forgot", "length", ASKED)
+    assert second.call.completion == "4"
+    assert [item["content"] for item in second.call.messages] == ["Be brief.", "2+2?", "Format error"]
+    other = _mini(tmp_path, _turned_down("I forgot again"), {**SAID, "extra": {}}, {"role": "exit", "content": "done"})
+    assert other.root.trace != found.root.trace
+
+
+def test_mini_swe_agents_responses_are_messages_and_its_settings_are_those_of_its_calls(tmp_path: Path) -> None:
+    response = {
+        "object": "response",
+        "status": "completed",
+        "model": "m-1",
+        "output": [
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I look"}]},
+            {"type": "function_call", "call_id": "call_1", "name": "bash", "arguments": "{}"},
+        ],
+        "extra": {"actions": []},
+    }
+    seen = {"type": "function_call_output", "call_id": "call_1", "output": "hi", "extra": {"returncode": 0}}
+    config = {"model": {"model_name": "openai/m", "model_kwargs": {"temperature": 0.5, "max_tokens": 9}}}
+    found = _mini(tmp_path, response, seen, SAID, config=config)
+    assert found.refused == []
+    first, second = found.calls
+    assert (first.completion, len(first.tool_calls), first.model) == ("I look", 1, "m-1")
+    assert [item["role"] for item in second.messages] == ["system", "user", "assistant", "tool"]
+    assert {(call.temperature, call.max_new_tokens) for call in found.calls} == {(0.5, 9)}
+
+
+def test_tools_that_one_call_of_a_conversation_used_were_offered_to_all(tmp_path: Path) -> None:
+    used = {"role": "assistant", "content": "", "tool_calls": [CALLED]}
+    assert [call.tools for call in _mini(tmp_path, SAID, used).calls] == [True, True]
+    assert [call.tools for call in _mini(tmp_path, SAID).calls] == [False]
+
+
+def _atif(tmp_path: Path, *steps: dict[str, Any]) -> Held:
+    numbered = [{"step_id": number, "message": "", **step} for number, step in enumerate(steps, 1)]
+    return read_value({"schema_version": "ATIF-v1.8", "agent": {"name": "a"}, "steps": numbered}, tmp_path)
+
+
+def test_what_a_model_was_sent_after_its_context_was_cut_is_not_known(tmp_path: Path) -> None:
+    cut = {"source": "system", "extra": {"context_management": {"type": "compaction", "boundary": "replace"}}}
+    agent = {"source": "agent", "message": "4"}
+    calls = _atif(tmp_path, {"source": "user", "message": "2+2?"}, agent, cut, agent).calls
+    assert [call.unseen for call in calls] == [False, True]
+    several = _atif(tmp_path, {"source": "user", "message": "2+2?"}, {**agent, "llm_call_count": 3}).calls
+    assert [call.unseen for call in several] == [True]
+
+
+def test_pictures_that_an_atif_agent_saw_are_told_of(tmp_path: Path) -> None:
+    picture = {"type": "image", "source": {"media_type": "image/png", "path": "images/1.png"}}
+    results = [{"content": [{"type": "text", "text": "the screen"}, picture]}]
+    first = {"source": "agent", "message": "look", "observation": {"results": results}}
+    _, call = _atif(tmp_path, {"source": "user", "message": "2+2?"}, first, {"source": "agent", "message": "4"}).calls
+    assert call.messages[-1] == {"role": "user", "content": "the screen", "other_content": True}
