@@ -270,7 +270,7 @@ def test_openinferences_whole_response_tells_what_its_attributes_leave_out(tmp_p
     call = read_value(span({**attributes, "output.value": json.dumps(response)}), tmp_path).call
     assert (call.finish_reason, call.reasoning, call.model) == ("length", "two and two", "m-2")
     assert (call.prompt_ids, call.completion_ids, call.logprobs) == ((1, 2), (7,), (-0.5,))
-    assert call.continued  # what came before is known to the server alone
+    assert call.unseen  # what came before is known to the server alone
     failed = read_value(span(attributes), tmp_path).call
     assert (failed.completion, failed.model) == ("4", "m-1")
     response["choices"][0]["message"]["content"] = "something else"  # type: ignore[index]
