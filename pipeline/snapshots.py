@@ -10,7 +10,9 @@ from pipeline.manifests import MANIFEST, check_files, read_manifest
 from pipeline.tombstones import refuse_deleted, tombstone_of
 from schemas.addresses import is_address
 from schemas.errors import DataError, RecipeError
+from schemas.parquet import read_frame
 from schemas.recipe import Recipe
+from schemas.rollouts import ROLLOUTS
 from stages.contract import Artifact
 from stages.ingest import snapshot
 from stages.places import place_of
@@ -63,6 +65,25 @@ def refuse_forgotten(recipe: Recipe, root: Path) -> None:
                 f"{name}: {_where(root, str(value))} was {stone}. In the recipe, {instead}: `mmgrpo run` then makes "
                 "anew what the traces had reached, from the last clean policy on"
             )
+
+
+def refuse_unknown(recipe: Recipe, root: Path) -> None:
+    """Stop when a recipe names a snapshot with rollouts that it does not admit, before anything is sampled beside them.
+
+    Raises:
+        RecipeError: saying what admits them.
+        DataError: when the snapshot's table of rollouts is damaged.
+    """
+    if recipe.traces.snapshot is None or recipe.group.unknown_policy == "admit":
+        return
+    path = place_of(root, recipe.traces.snapshot) / f"{ROLLOUTS.name}.parquet"
+    unknown = read_frame(path, ROLLOUTS, columns=["policy"])["policy"].null_count()
+    if unknown:
+        raise RecipeError(
+            f"traces.snapshot: nobody knows what sampled {unknown} of its rollouts, so that they can be no mmGRPO. To "
+            "train on them as advantage-weighted likelihood, set group.unknown_policy = 'admit' and "
+            "train.unknown_behaviour = 'likelihood'; or ingest only what names its policy"
+        )
 
 
 def _where(root: Path, named: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline.jobs import Job
 from pipeline.remote.attached import fetch
-from pipeline.snapshots import refuse_forgotten, refuse_missing
+from pipeline.snapshots import refuse_forgotten, refuse_missing, refuse_unknown
 from pipeline.teaching import Taught, identify_teachers, teacher_job, teacher_roles
 from schemas.canonical import digest_file
 from schemas.recipe import Recipe
@@ -103,6 +103,7 @@ def identify(recipe: Recipe, root: Path, cache: str | None) -> Setup:
     parts = {"weights": model.weights, "tokenizer": model.tokenizer, "template": model.template}
     teachers = identify_teachers(recipe, root, program, model)
     traces = dict(open_snapshot(recipe, root)[1].payload["params"]) if recipe.traces.snapshot else None
+    refuse_unknown(recipe, root)
     canaries = identify_canaries(recipe, root)
     return Setup(data, identity, {"base": model.digest, **parts}, teachers, traces, canaries)
 

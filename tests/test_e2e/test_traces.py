@@ -137,6 +137,19 @@ def test_a_snapshot_made_with_other_settings_is_refused(tmp_path: Path, capsys: 
     assert "run `mmgrpo ingest` again" in capsys.readouterr().err
 
 
+def test_rollouts_of_nobody_knows_what_are_refused_before_others_are_sampled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = own_recipe(tmp_path / "a", recipe=RECIPE)
+    export([span for spans in traces() for span in spans], tmp_path / "spans.json")
+    snapshot = ingest(recipe, tmp_path / "spans.json")
+    assert run(recipe, tmp_path / "run", "--set", f"traces.snapshot={snapshot}") == 2
+    said = capsys.readouterr().err
+    assert "nobody knows what sampled 24 of its rollouts" in said
+    assert "train.unknown_behaviour = 'likelihood'" in said
+    assert not (tmp_path / "run" / "artifacts").exists()
+
+
 def test_a_run_needs_no_data_but_a_snapshot(tmp_path: Path) -> None:
     recipe = own_recipe(tmp_path / "a")
     export([span for spans in traces() for span in spans], tmp_path / "spans.json")
