@@ -30,6 +30,7 @@ class Findings:
     outputs: Any = None
     call: Call | None = None
     error: str | None = None
+    offers: bool = False
 
     def filled(self, other: Findings) -> Findings:
         """These findings, and the other's where these have none."""
@@ -42,6 +43,7 @@ class Findings:
             other.outputs if self.outputs is None else self.outputs,
             other.call if self.call is None else self.call,
             other.error if self.error is None else self.error,
+            self.offers or other.offers,
         )
 
     def without_call(self) -> Findings:

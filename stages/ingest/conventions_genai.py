@@ -34,6 +34,7 @@ _KINDS_BY_NAME = (
     (_TRACELOOP, "traceloop.span.kind"),
     (_REQUESTS, "llm.request.type"),
 )
+_OFFERED = ("gen_ai.agent.tools", "gen_ai.tool.definitions")
 _TOOLS = ("gen_ai.tool.definitions", "gen_ai.request.tools", "llm.request.functions.0.name")
 _INPUTS = ("traceloop.entity.input", "gen_ai.tool.call.arguments", "tool_arguments")
 _OUTPUTS = ("traceloop.entity.output", "gen_ai.tool.call.result", "tool_response", "final_result")
@@ -54,7 +55,8 @@ def findings(name: str, attributes: Mapping[str, Any], events: Sequence[Any], sc
         agent = text(attributes.get("traceloop.entity.name"))
     inputs, outputs = _io(attributes, names, prompt, answer)
     if kind != "llm" or not (prompt or attributes.get("gen_ai.request.model")):
-        return Findings(kind=kind, agent=agent, inputs=inputs, outputs=outputs)
+        offers = kind == "agent" and any(unpacked(attributes.get(name)) for name in _OFFERED)
+        return Findings(kind=kind, agent=agent, inputs=inputs, outputs=outputs, offers=offers)
     # Without a prompt: one may be among the log records of the span, which say nothing of settings.
     return Findings("llm", agent, inputs, outputs, _call(attributes, names, prompt or (), answer))
 
@@ -111,14 +113,20 @@ def _call(attributes: Mapping[str, Any], names: _Names, prompt: Prompt, answer: 
     reasons = unpacked(attributes.get("gen_ai.response.finish_reasons"))
     offered = unpacked(attributes.get("model_request_parameters"))  # Logfire's
     offered = offered.get("function_tools") if isinstance(offered, dict) else None
-    tools = bool(offered) or (bool(names.tools) and any(attributes[name] for name in names.tools))
+    tools = bool(offered) or any(unpacked(attributes[name]) for name in names.tools)
     return call_of(
         Request(prompt, tools, settings=sampling(attributes, names.settings)),
         answer,
         finish_reason=text(reasons[0]) if isinstance(reasons, list) and reasons else None,
         model=text(attributes.get("gen_ai.response.model")) or text(attributes.get("gen_ai.request.model")),
+        cached=_cached(attributes.get("litellm.cache_hit")),
         **logged_tokens(attributes),
     )
+
+
+def _cached(hit: Any) -> bool | None:
+    """Whether LiteLLM's cache answered, where it says."""
+    return {"true": True, "false": False}.get(str(hit).lower())
 
 
 def _io(attributes: Mapping[str, Any], names: _Names, prompt: Prompt | None, answer: Answer | None) -> tuple[Any, Any]:

@@ -14,13 +14,15 @@ from stages.ingest.conventions import NOTHING, Findings
 from stages.ingest.requests import Request, call_of, request_of
 from stages.ingest.values import text, unpacked
 
+_AGENT, _TOOL = "Agent run: {name!r}", "Function: {name}"
+"""The names that spans of the Agents SDK have."""
 _LEFT_OPEN = re.compile(r"<[\w.]+ object at 0x[0-9a-f]+>|NOT_GIVEN")
 """How Python prints an argument that was not given."""
 
 
 def may_know(names: Sequence[str]) -> bool:
     """Whether `findings` may know a span whose attributes have these names."""
-    return "request_data" in names
+    return "request_data" in names or "logfire.msg_template" in names
 
 
 def is_record(attributes: Mapping[str, Any]) -> bool:
@@ -30,6 +32,11 @@ def is_record(attributes: Mapping[str, Any]) -> bool:
 
 def findings(name: str, attributes: Mapping[str, Any], events: Sequence[Any], scope: str) -> Findings:
     """What Logfire's attributes say."""
+    if name == _AGENT:
+        offers = any(unpacked(attributes.get(held)) for held in ("tools", "handoffs"))
+        return Findings("agent", text(attributes.get("name")), offers=offers)
+    if name == _TOOL:
+        return Findings("tool", inputs=unpacked(attributes.get("input")), outputs=unpacked(attributes.get("output")))
     data = unpacked(attributes.get("request_data"))
     if not isinstance(data, Mapping) or "gen_ai.operation.name" in attributes:
         return NOTHING

@@ -31,6 +31,7 @@ _KINDS: Mapping[str, Kind] = {
     "GUARDRAIL": "other",
     "EVALUATOR": "other",
 }
+_SMOLAGENTS = {"tool-call": "assistant", "tool-response": "user"}
 _TELLING = frozenset({"openinference.span.kind", "input.value", "llm.model_name"})
 _PART = re.compile(r"message\.contents\.(\d+)\.message_content\.(type|text)")
 _CALL = re.compile(r"message\.tool_calls\.(\d+)\.tool_call\.(id|function\.name|function\.arguments)")
@@ -122,7 +123,21 @@ def _messages(attributes: Mapping[str, Any], prefix: str) -> tuple[dict[str, Any
             if place.isdecimal():
                 places.setdefault(int(place), {})[rest] = value
     found = [_message(places[place]) for place in sorted(places)]
-    return tuple(item for item in found if item is not None) or None
+    return _as_sent([item for item in found if item is not None]) or None
+
+
+def _as_sent(messages: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
+    """The messages; those of smolagents, which has roles of its own, as it sends them: neighbours of a role as one."""
+    if not any(item["role"] in _SMOLAGENTS for item in messages):
+        return tuple(messages)
+    sent: list[dict[str, Any]] = []
+    for item in messages:
+        role = _SMOLAGENTS.get(item["role"], item["role"])
+        if sent and sent[-1]["role"] == role:
+            sent[-1] = {**sent[-1], **item, "role": role, "content": f"{sent[-1]['content']}\n{item['content']}"}
+        else:
+            sent.append({**item, "role": role})
+    return tuple(sent)
 
 
 def _dotted(value: Any) -> dict[str, Any]:

@@ -25,6 +25,7 @@ _LISTS = ("events", *RUNS)
 _UNREAD = "gen_ai.unknown"
 """What Logfire calls a part of a prompt that it does not take apart."""
 _WHOLE = ("gen_ai.client.inference.operation.details", "gen_ai.content.prompt", "gen_ai.content.completion")
+_BEDROCK = frozenset({"text", "toolUse", "toolResult", "reasoningContent", "image", "document", "video"})
 _EVENTS = frozenset({*_ROLES, _CHOICE})
 _PREFIXES = ("gen_ai.input.messages", "gen_ai.output.messages", "gen_ai.prompt", "gen_ai.completion", "llm.prompts.")
 
@@ -110,7 +111,7 @@ def _of_events(events: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[Prompt 
     told = True
     for name, body in events:
         if name in _ROLES:
-            found = message(_ROLES[name], unpacked_content(body.get("content")), body)
+            found = message(_ROLES[name], _content(body.get("content")), body)
             prompt += [found] if found else []
             told = told and _tells(body)
         elif name == _UNREAD:
@@ -123,6 +124,14 @@ def _of_events(events: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[Prompt 
     if said is None or not all(_tells(body, "message") for name, body in events if name == _CHOICE):
         return asked, Answer(None, len(choices), choices[0][1])
     return asked, Answer(said.message, said.choices, choices[0][1])
+
+
+def _content(value: Any) -> Any:
+    """What the event of a message holds: of Strands, JSON of parts in Bedrock's form, which have no type."""
+    found = unpacked(value)
+    if isinstance(found, list) and found and all(isinstance(part, dict) and _BEDROCK & part.keys() for part in found):
+        return found
+    return unpacked_content(value)
 
 
 def _tells(body: Mapping[str, Any], inner: str = "") -> bool:

@@ -90,6 +90,8 @@ class Span:
     """What it returned; of the root: the output of the program."""
     call: Call | None = None
     """Of kind "llm"."""
+    offers: bool = False
+    """Of an agent: whether it has tools, which its calls need not say again."""
     example: str | None = None
     """The dataset's own id of the root input, where the log has one."""
     user: str | None = None

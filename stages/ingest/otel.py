@@ -71,7 +71,7 @@ def items_of(raw: RawSpan) -> list[Item]:
         where=raw.where,
     )
     made.agent, made.inputs, made.outputs, made.call = found.agent, found.inputs, found.outputs, found.call
-    made.error = _error(raw) if raw.failed else found.error
+    made.error, made.offers = _error(raw) if raw.failed else found.error, found.offers
     if spoken.more:
         _say_more(made, raw.attributes, spoken)
     if not raw.events:

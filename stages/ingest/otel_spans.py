@@ -85,7 +85,7 @@ def _is_record(row: Mapping[str, Any]) -> bool:
 def _of_record(row: Mapping[str, Any], where: str) -> Iterator[Item]:
     raw = RawRecord(
         str(_either(row, "event_name", "eventName") or ""),
-        unpacked(row.get("body")),
+        row.get("body"),
         plain(unpacked(row.get("attributes")) or {}),
         _ids(row),
         _either(row, "timestamp", "time_unix_nano", "timeUnixNano", "observed_timestamp", "observedTimestamp"),

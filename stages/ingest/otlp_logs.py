@@ -14,11 +14,14 @@ from stages.ingest import conventions_genai
 from stages.ingest.conventions import mmgrpo_fields
 from stages.ingest.normal import NOT_EXPORTED, Item, Refused, Span
 from stages.ingest.otel import EVALUATION, evaluation, span_id, trace_id
-from stages.ingest.values import nanoseconds
+from stages.ingest.values import nanoseconds, unpacked
 
 WHOLE_CALL = "gen_ai.client.inference.operation.details"
 _MESSAGES = frozenset(f"gen_ai.{said}" for said in ("system.message", "user.message", "assistant.message"))
 MESSAGES = _MESSAGES | {"gen_ai.tool.message", "gen_ai.choice", "gen_ai.content.prompt", "gen_ai.content.completion"}
+
+
+_FIELDS = frozenset({"role", "content", "message", "gen_ai.input.messages", "gen_ai.output.messages"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +36,20 @@ class RawRecord:
     where: str
 
 
+def _body(body: Any) -> Mapping[str, Any]:
+    """The fields of a record's body: an object, its JSON, as Python's logging makes of it, or a text."""
+    found = unpacked(body)
+    if isinstance(found, Mapping) and (isinstance(body, Mapping) or not _FIELDS.isdisjoint(found)):
+        return found
+    return {} if body is None else {"content": body}
+
+
 def items_of_record(raw: RawRecord) -> Iterator[Item]:
     """What a log record says of a call: a record of the call's span, or a score; nothing of other records."""
     name, where = raw.name or str(raw.attributes.get("event.name") or ""), raw.where
     if name not in (WHOLE_CALL, EVALUATION) and name not in MESSAGES:
         return
-    body = raw.body if isinstance(raw.body, Mapping) else {} if raw.body is None else {"content": raw.body}
-    held = {**raw.attributes, **body}
+    held = {**raw.attributes, **_body(raw.body)}
     trace, span = trace_id(raw.ids[0]), span_id(raw.ids[1])
     if trace is None or (span is None and name != EVALUATION):
         yield Refused("no_trace_id" if trace is None else "no_span_id", f"the event '{name}' has none", where, trace)

@@ -18,6 +18,7 @@ from typing import Any
 from schemas.canonical import canonical_json
 from stages.ingest.layers import Calls, call_of_records, calls_of
 from stages.ingest.normal import NOT_EXPORTED, Span
+from stages.ingest.offered import with_tools
 from stages.ingest.told import joined
 
 _UNKNOWN = (None, "", {}, "other", NOT_EXPORTED)
@@ -84,6 +85,8 @@ def grow(records: Sequence[Span]) -> Tree | str:
 
 
 def _tree(root: Span | None, spans: dict[str, Span], repeated: int) -> Tree:
+    if any(span.offers for span in spans.values()):
+        spans = with_tools(spans)
     asked = sorted((span for span in spans.values() if span.kind == "llm"), key=_place)
     return Tree(root, spans, repeated, calls_of(spans, asked))
 

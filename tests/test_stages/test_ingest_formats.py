@@ -115,6 +115,10 @@ COUNTS: dict[str, tuple[str, dict[str, int]]] = {
         "otel_spans",
         {"traces": 1, "spans": 4, "calls": 2, "completions": 1, "tool_calls": 1},
     ),
+    "otel_genai_flat/strands_events.jsonl": (
+        "otel_spans",
+        {"traces": 1, "spans": 6, "calls": 3, "completions": 1, "tool_calls": 2},
+    ),
     "otlp_json/dspy_multihop_openinference.scores.jsonl": ("scores", {"scores": 8}),
     "otlp_json/dspy_multihop_openinference_1.otlp.json": (
         "otlp_json",

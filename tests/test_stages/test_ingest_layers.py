@@ -104,6 +104,20 @@ def test_the_end_of_a_stream_is_the_answer_to_the_last_request_that_waits_for_on
     assert left_out(tree) == {"one end": FURTHER_RECORD, "two end": FURTHER_RECORD}
 
 
+def test_calls_are_offered_the_tools_of_the_agent_nearest_above_them() -> None:
+    tree = tree_of(
+        Span("t", "agent", "root", "agent", offers=True),
+        Span("t", "turn", "agent"),
+        span("in a turn", "turn", 1, ASKED, said="4"),
+        Span("t", "tool", "agent", "tool"),
+        span("in a tool", "tool", 2, ASKED, said="4"),
+        Span("t", "helper", "agent", "agent"),
+        span("of a helper", "helper", 3, ASKED, said="4"),
+        span("of none", "root", 4, ASKED, said="4"),
+    )
+    assert [one.span for one in tree.calls() if one.call is not None and one.call.tools] == ["in a turn"]
+
+
 def test_dspy_litellm_and_openai_that_are_all_instrumented_log_one_call_three_times(tmp_path: Path) -> None:
     found = read_file(TRACES / "openinference/dspy_litellm_openai_layers.jsonl")
     assert len(found.calls) == 6

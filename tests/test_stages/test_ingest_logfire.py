@@ -55,6 +55,16 @@ def test_the_agents_sdk_logs_the_answer_at_the_end_of_the_messages() -> None:
         assert (asked.messages[-1]["content"], asked.completion) == ("Hello two", "Answer 2f059c to: Hello two")
 
 
+def test_the_agents_sdk_names_agents_and_tools(tmp_path: Path) -> None:
+    value = {"trace_id": HEX, "span_id": SPAN, "name": "Agent run: {name!r}"}
+    said = {"logfire.msg_template": value["name"], "name": "boss", "tools": '["add"]', "handoffs": "[]"}
+    agent = read_value({**value, "attributes": said}, tmp_path).root
+    assert (agent.kind, agent.agent, agent.offers) == ("agent", "boss", True)
+    said |= {"logfire.msg_template": "Function: {name}", "name": "add", "input": '{"a": 1}', "output": "1"}
+    tool = read_value({**value, "name": "Function: {name}", "attributes": said}, tmp_path).root
+    assert (tool.kind, tool.inputs) == ("tool", {"a": 1})
+
+
 def test_a_part_of_a_prompt_that_was_not_taken_apart_is_no_text(tmp_path: Path) -> None:
     events = [
         {"event.name": "gen_ai.developer.message", "content": "Be brief."},

@@ -151,6 +151,31 @@ def test_records_as_the_sdk_writes_them_are_read_too(tmp_path: Path) -> None:
     assert ([said["content"] for said in call.messages], call.completion) == (["2+2?"], "4")
 
 
+def test_a_body_that_is_the_json_of_a_message_is_that_message(tmp_path: Path) -> None:
+    said = {
+        "gen_ai.system.message": {"role": "system", "content": "Be brief."},
+        "gen_ai.user.message": {"role": "user", "content": '{"two": 2}'},
+        "gen_ai.choice": {"message": {"role": "assistant", "content": "4"}, "finish_reason": "stop"},
+    }
+    records = [
+        {
+            "traceId": HEX,
+            "spanId": SPAN,
+            "timeUnixNano": str(place),
+            "body": {"stringValue": json.dumps(body)},
+            "attributes": [{"key": "event.name", "value": {"stringValue": name}}],
+        }
+        for place, (name, body) in enumerate(said.items())
+    ]
+    records[1]["body"] = {"stringValue": '{"two": 2}'}  # a text that is JSON, but of no message
+    path = tmp_path / "logs.json"
+    path.write_text(json.dumps({"resourceLogs": [{"scopeLogs": [{"logRecords": records}]}]}))
+    (only,) = once(read_file(path).spans).values()
+    assert only.call is not None
+    assert [one["content"] for one in only.call.messages] == ["Be brief.", '{"two": 2}']
+    assert (only.call.completion, only.call.finish_reason) == ("4", "stop")
+
+
 def test_events_without_ids_are_refused_and_other_records_are_passed_over(tmp_path: Path) -> None:
     lost = [{**RECORDS[1], "traceId": ""}, {**RECORDS[1], "spanId": None}, {"body": typed("hello")}, 3]
     found = read(tmp_path, of_logs(*lost, *RECORDS))

@@ -246,6 +246,43 @@ def test_what_a_model_said_is_its_answer_whatever_role_it_is_given(tmp_path: Pat
     assert (call.completion, call.finish_reason) == ("4", "stop")
 
 
+def test_strands_logs_parts_of_messages_that_have_no_type() -> None:
+    found = read_file(TRACES / "otel_genai_flat/strands_events.jsonl")
+    tree = grow(found.spans)
+    assert isinstance(tree, Tree)
+    first, second = (one.call for one in tree.calls())  # a cycle of the agent's loop repeats its call's messages
+    assert first is not None
+    assert second is not None
+    assert [said["content"] for said in first.messages] == ["You are boss.", "TOOL weather"]
+    assert first.tool_calls[0]["toolUse"]["input"] == {"city": "Ghent"}
+    assert [said["role"] for said in second.messages] == ["system", "user", "assistant", "tool"]
+    assert (second.completion, second.finish_reason) == ("Answer 23678d to: rain", "end_turn")
+    assert first.tools  # which the agent's span alone names
+    assert second.tools
+
+
+def test_no_tools_are_offered_by_an_empty_list(tmp_path: Path) -> None:
+    attributes = {"gen_ai.operation.name": "chat", "gen_ai.input.messages": json.dumps(PARTS)}
+    for listed, offered in (("[]", False), (json.dumps([{"name": "add"}]), True)):
+        assert _chat({**attributes, "gen_ai.tool.definitions": listed}, tmp_path).call.tools is offered
+
+
+def test_what_litellms_cache_answered_is_told(tmp_path: Path) -> None:
+    attributes = {"gen_ai.operation.name": "chat", "gen_ai.input.messages": json.dumps(PARTS)}
+    for hit, cached in ((True, True), ("False", False), ("", None)):
+        assert _chat({**attributes, "litellm.cache_hit": hit}, tmp_path).call.cached is cached
+
+
+def test_smolagents_messages_are_as_it_sends_them(tmp_path: Path) -> None:
+    asked = [("system", "Act."), ("user", "2+2?"), ("tool-call", "add"), ("tool-response", "4"), ("user", "So?")]
+    attributes = {"openinference.span.kind": "LLM"}
+    for place, (role, content) in enumerate(asked):
+        attributes[f"llm.input_messages.{place}.message.role"] = role
+        attributes[f"llm.input_messages.{place}.message.content"] = content
+    said = [(one["role"], one["content"]) for one in read_value(span(attributes), tmp_path).call.messages]
+    assert said == [("system", "Act."), ("user", "2+2?"), ("assistant", "add"), ("user", "4\nSo?")]
+
+
 def test_openinferences_whole_response_tells_what_its_attributes_leave_out(tmp_path: Path) -> None:
     response = {
         "model": "m-2",
