@@ -69,7 +69,8 @@ def _calls(
     turns: list[Any], request: Request, response: Mapping[str, Any], *, agent: str | None, trace: str, where: str
 ) -> Iterator[Item]:
     prompt = list(request.messages or ())
-    count = sum(isinstance(turn, Mapping) and turn.get("role") == "assistant" for turn in turns)
+    answers = [turn for turn in turns if isinstance(turn, Mapping) and turn.get("role") == "assistant"]
+    count, tools = len(answers), request.tools or any(turn.get("tool_calls") for turn in answers)
 
     def one(turn: Any) -> Iterator[Item]:
         made = one_message(turn)
@@ -84,7 +85,7 @@ def _calls(
                 completion=made["content"],
                 tool_calls=tuple(made.get("tool_calls", ())),
                 reasoning=made.get("reasoning"),
-                tools=request.tools,
+                tools=tools,
                 model=text(response.get("model")) or request.model,
                 **request.settings,
                 **logged,

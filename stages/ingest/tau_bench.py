@@ -1,6 +1,7 @@
 """Trajectories of tau-bench: `{task_id, trial, reward, info, traj}`, `traj` being a conversation with tools.
 
 And those of tau2-bench, `{tasks, simulations}`, of which each simulation has its `messages` and its `reward_info`.
+There the simulated user has tools too, whose calls and results the agent does not see.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from stages.ingest.conventions import sampling
 from stages.ingest.guard import each
 from stages.ingest.normal import Item, Refused, Score, Span
 from stages.ingest.shape import Shape
 from stages.ingest.trajectory import ROOT, calls_of, normal, trace_id
-from stages.ingest.values import number
+from stages.ingest.values import number, text
 
 NAME = "tau_bench"
 SPLIT = ("simulations",)
@@ -39,9 +41,10 @@ def _is_run(value: Any) -> bool:
 def read(value: Mapping[str, Any], where: str) -> Iterator[Item]:
     """Each run as a root with the instruction as its input, and one call for each message of the assistant."""
     if isinstance(held := value.get("simulations"), list):
-        yield from each(held, lambda run: _run(_older(run, value.get("tasks")), where), where, "simulation")
+        settings = _settings(value.get("info"))
+        yield from each(held, lambda run: _run(_older(run, value.get("tasks")), where, settings), where, "simulation")
     else:
-        yield from _run(_older(value, None) if "traj" not in value else value, where)
+        yield from _run(_older(value, None) if "traj" not in value else value, where, {})
 
 
 def _older(run: Mapping[str, Any], tasks: Any) -> dict[str, Any]:
@@ -53,10 +56,28 @@ def _older(run: Mapping[str, Any], tasks: Any) -> dict[str, Any]:
     said = json.dumps(asked, sort_keys=True) if (asked := task.get("user_scenario")) else None
     failed = run.get("termination_reason") in _FAILED
     info = {"task": {"instruction": said}, "error": run["termination_reason"] if failed else None}
-    return {"task_id": run["task_id"], "trial": run.get("trial"), "traj": run["messages"], "info": info, **reward}
+    seen = run["messages"]
+    seen = [said for said in seen if not _of_the_users_tools(said)] if isinstance(seen, list) else seen
+    return {"task_id": run["task_id"], "trial": run.get("trial"), "traj": seen, "info": info, **reward}
 
 
-def _run(value: Mapping[str, Any], where: str) -> Iterator[Item]:
+def _of_the_users_tools(said: Any) -> bool:
+    """Whether a message is between the simulated user and its tools."""
+    if not isinstance(said, Mapping):
+        return False
+    return bool(said.get("tool_calls")) if said.get("role") == "user" else said.get("requestor") == "user"
+
+
+def _settings(info: Any) -> dict[str, Any]:
+    """The agent's model, and how it was sampled from."""
+    agent = info.get("agent_info") if isinstance(info, Mapping) else None
+    if not isinstance(agent, Mapping):
+        return {}
+    given = agent.get("llm_args")
+    return {"model": text(agent.get("llm")), **sampling(given if isinstance(given, Mapping) else {})}
+
+
+def _run(value: Mapping[str, Any], where: str, settings: Mapping[str, Any]) -> Iterator[Item]:
     messages = normal(value["traj"])
     if messages is None:
         yield Refused("broken", "`traj` is not a list of chat messages", where)
@@ -78,6 +99,6 @@ def _run(value: Mapping[str, Any], where: str) -> Iterator[Item]:
         metadata={"trial": value.get("trial"), **({"user": task["user_id"]} if task.get("user_id") else {})},
         where=where,
     )
-    yield from calls_of(trace, messages, where=where, tools=True)
+    yield from calls_of(trace, messages, where=where, tools=True, **settings)
     if "reward" in value:
         yield Score(trace, "reward", number(value["reward"]), where=where)

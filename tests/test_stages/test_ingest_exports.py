@@ -348,3 +348,41 @@ def test_pictures_that_an_atif_agent_saw_are_told_of(tmp_path: Path) -> None:
     first = {"source": "agent", "message": "look", "observation": {"results": results}}
     _, call = _atif(tmp_path, {"source": "user", "message": "2+2?"}, first, {"source": "agent", "message": "4"}).calls
     assert call.messages[-1] == {"role": "user", "content": "the screen", "other_content": True}
+
+
+def test_a_tau2_agent_is_not_shown_what_its_user_does_with_tools(tmp_path: Path) -> None:
+    used = {"id": "c1", "name": "toggle_data", "arguments": {}, "requestor": "user"}
+    messages = [
+        {"role": "assistant", "content": "Hi!"},
+        {"role": "user", "content": "It does not work."},
+        {"role": "assistant", "content": "Switch the data on."},
+        {"role": "user", "content": None, "tool_calls": [used]},
+        {"role": "tool", "id": "c1", "content": "on", "requestor": "user", "error": False},
+        {"role": "user", "content": "I did."},
+        {"role": "assistant", "content": "Fine."},
+    ]
+    run = {"task_id": "t1", "trial": 0, "messages": messages, "reward_info": {"reward": 1.0}}
+    agent = {"implementation": "llm_agent", "llm": "m-1", "llm_args": {"temperature": 0.5}}
+    found = read_value({"info": {"agent_info": agent}, "tasks": [], "simulations": [run]}, tmp_path)
+    last = max(found.spans, key=lambda span: span.order).call
+    assert last is not None
+    assert [said["content"] for said in last.messages] == [
+        "Hi!",
+        "It does not work.",
+        "Switch the data on.",
+        "I did.",
+    ]
+    assert {(call.model, call.temperature) for call in found.calls} == {("m-1", 0.5)}
+    assert found.score("reward").value == 1.0
+
+
+def test_tools_that_a_nemo_gym_agent_brings_were_offered_to_all_its_calls(tmp_path: Path) -> None:
+    used = {"type": "function_call", "call_id": "c1", "name": "bash", "arguments": "{}"}
+    first = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I look"}]}
+    seen = {"type": "message", "role": "user", "content": "go on"}
+    rollout = {
+        "responses_create_params": {"input": "2+2?", "tools": []},
+        "response": {"output": [first, seen, used]},
+        "reward": 1.0,
+    }
+    assert [call.tools for call in read_value(rollout, tmp_path).calls] == [True, True]
