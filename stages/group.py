@@ -29,7 +29,7 @@ from stages.grouping.tables import open_tables
 from stages.grouping.write import write_tables
 
 NAME = "group"
-VERSION = 3
+VERSION = 4
 
 
 def recipe_slice(recipe: Recipe) -> dict[str, Any]:

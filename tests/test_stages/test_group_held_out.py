@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
+import pytest
 
 from schemas.examples import EXAMPLES, example_id, example_row
 from schemas.parquet import write_table
@@ -13,6 +13,7 @@ from stages.contract import Artifact, Inputs
 from stages.grouping.held_out import ROLE, SPLIT, held_out
 from tests.test_stages.group_kit import (
     MemoryOut,
+    Row,
     artifact,
     call,
     policies_artifact,
@@ -26,13 +27,20 @@ WORDS = {"a": "train", "b": "dev", "c": "test"}
 IDS = {word: example_id({"word": word}) for word in WORDS}
 
 
-def examples_artifact(folder: Path, ids: dict[str, str] = IDS) -> Artifact:
-    folder.mkdir(parents=True, exist_ok=True)
-    rows = [
+def rows_of(ids: dict[str, str]) -> list[Row]:
+    return [
         {**example_row(split, {"word": word}, None, None), "example_id": ids[word]} for word, split in WORDS.items()
     ]
+
+
+def table_of(folder: Path, rows: list[Row]) -> Artifact:
+    folder.mkdir(parents=True, exist_ok=True)
     write_table(sorted(rows, key=lambda row: str(row["example_id"])), folder / "examples.parquet", EXAMPLES)
     return artifact(folder, "examples")
+
+
+def examples_artifact(folder: Path, ids: dict[str, str] = IDS) -> Artifact:
+    return table_of(folder, rows_of(ids))
 
 
 def given(tmp_path: Path) -> dict[str, Artifact]:
@@ -63,10 +71,41 @@ def test_an_example_that_the_run_does_not_have_is_trained_on(tmp_path: Path) -> 
     assert members == set(IDS.values())
 
 
-def test_what_is_held_out_is_known_by_its_inputs_where_a_snapshot_has_keyed_its_ids(tmp_path: Path) -> None:
-    keyed = {word: f"{place:016x}" for place, word in enumerate(WORDS)}
-    snapshot = examples_artifact(tmp_path / "s", keyed)
-    manifest = snapshot.manifest.model_copy(update={"payload": {"params": {"key_id": "k"}}})
-    artifacts = {ROLE: examples_artifact(tmp_path / "e"), "rollout.snapshot": replace(snapshot, manifest=manifest)}
-    found = held_out(Inputs(artifacts, {SPLIT: "train"}))
-    assert found == {IDS["b"], IDS["c"], keyed["b"], keyed["c"]}
+KEYED = {word: f"{place:016x}" for place, word in enumerate(WORDS)}
+
+
+def known(tmp_path: Path, ours: list[Row], theirs: list[Row]) -> frozenset[str]:
+    """What is held out of a run with these examples, by their ids in the run and in a snapshot."""
+    artifacts = {ROLE: table_of(tmp_path / "e", ours), "rollout.snapshot": table_of(tmp_path / "s", theirs)}
+    return held_out(Inputs(artifacts, {SPLIT: "train"}))
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(IDS, KEYED), (KEYED, IDS), (KEYED, {word: word for word in WORDS})])
+def test_what_is_held_out_is_known_by_its_inputs_whoever_has_keyed_its_ids(
+    tmp_path: Path, ours: dict[str, str], theirs: dict[str, str]
+) -> None:
+    found = known(tmp_path, rows_of(ours), rows_of(theirs))
+    assert found == {ours["b"], ours["c"], theirs["b"], theirs["c"]}
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ({"word": "3"}, {"word": 3}),
+        ({"word": "1.5", "more": "true"}, {"more": True, "word": 1.5}),
+        ({"word": "two words"}, {"word": "two words\n"}),
+        ({"word": "two words "}, {"word": "\ttwo  words"}),
+        ({"word": 'the "end"'}, {"word": 'the "end" '}),
+    ],
+)
+def test_what_is_held_out_is_known_however_a_log_writes_it_down(
+    tmp_path: Path, ours: dict[str, object], theirs: dict[str, object]
+) -> None:
+    ours_row, theirs_row = example_row("dev", ours, None, None), example_row("train", theirs, None, None)
+    others = example_row("train", {"word": "other words"}, None, None)
+    assert known(tmp_path, [ours_row], [theirs_row, others]) == {ours_row["example_id"], theirs_row["example_id"]}
+
+
+def test_an_example_of_the_trained_split_is_trained_on_though_one_much_like_it_is_held_out(tmp_path: Path) -> None:
+    train, dev = example_row("train", {"word": "a "}, None, None), example_row("dev", {"word": "a"}, None, None)
+    assert known(tmp_path, [train, dev], [train, dev]) == {dev["example_id"]}
