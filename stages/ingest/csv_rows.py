@@ -51,7 +51,8 @@ def _separator(head: bytes) -> str | None:
         return None
     for separator in _SEPARATORS:
         names = [name.strip().strip('"') for name in text.split(separator)]
-        names = names[1:] if names and not names[0] else names  # of the index of a data frame
+        if not names[0] or names[0] in names[1:]:  # the index of a data frame
+            names = names[1:]
         if len(names) > 1 and len(set(names)) == len(names) and all(map(_NAME.fullmatch, names)):
             return separator
     return None

@@ -37,22 +37,27 @@ def recognises(value: Any, shape: Shape) -> bool:
     """A span with ids and attributes, or an object that holds a list of such."""
     if not isinstance(value, Mapping):
         return False
-    spans = value.get("spans")
-    if isinstance(spans, list) and spans and isinstance(spans[0], Mapping):
+    if (spans := _listed(value)) and isinstance(spans[0], Mapping):
         value = spans[0]
     value = _as_span(value)
     attributes = unpacked(value.get("attributes"))
-    if isinstance(attributes, Mapping) and "mlflow.spanType" in attributes and isinstance(spans, list):
+    if isinstance(attributes, Mapping) and "mlflow.spanType" in attributes and spans is not None:
         return False  # MLflow's own table of traces
     return "attributes" in value and "run_type" not in value and None not in _ids(value)
 
 
 def read(value: Mapping[str, Any], where: str) -> Iterator[Item]:
     """One span, or all of a list."""
-    if isinstance(spans := value.get("spans"), list):
+    if (spans := _listed(value)) is not None:
         yield from each(spans, lambda span: _items(span, where), where, "span")
     else:
         yield from _items(value, where)
+
+
+def _listed(value: Mapping[str, Any]) -> list[Any] | None:
+    """The spans of an object that holds a list of them, or of a page of Phoenix's API."""
+    found = value.get("spans", value.get("data") if "next_cursor" in value else None)
+    return found if isinstance(found, list) else None
 
 
 def _items(row: Mapping[str, Any], where: str) -> Iterator[Item]:

@@ -121,9 +121,16 @@ def _is_typed(value: Any) -> bool:
     return isinstance(value, dict) and len(value) == 1 and not _TYPES.isdisjoint(value)
 
 
+def _camel(name: str) -> str:
+    first, _, rest = name.partition("_")
+    return first + rest.title()
+
+
 def _value(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
+    if len(value) > 1:  # as Phoenix's API writes it: every type, with nothing in those that it is not
+        value = {_camel(name): held for name, held in value.items() if held is not None}
     if "arrayValue" in value:
         return [_value(item) for item in (value["arrayValue"] or {}).get("values") or []]
     if "kvlistValue" in value:

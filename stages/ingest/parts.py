@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_TEXT, _THINKING = frozenset({"text", "input_text", "output_text"}), frozenset({"reasoning", "thinking"})
+_TEXT, _THINKING = (
+    frozenset({"text", "input_text", "output_text", "summary_text", "reasoning_text"}),
+    frozenset({"reasoning", "thinking"}),
+)
 _CALLS = frozenset({"tool_call", "tool_use", "tool-call", "function_call"})
 _RESULTS = frozenset({"tool_call_response", "tool_result", "tool-result", "function_call_output"})
 _CALL_KEYS, _RESULT_KEYS = ("function_call", "toolUse"), ("function_response", "toolResult")

@@ -10,6 +10,7 @@ from stages.ingest.normal import Item, Score
 from stages.ingest.values import judged, text, unpacked
 
 _GROUPS = ("llm", "input", "output", "openinference", "gen_ai", "tool", "retrieval", "metadata", "session", "user")
+_METADATA = "metadata."
 _KIND = "openinference.span.kind"
 
 
@@ -52,6 +53,8 @@ def flat(attributes: Mapping[str, Any], kind: Any) -> dict[str, Any]:
         found = dict(attributes)
     if isinstance(kind, str) and kind.isupper() and _KIND not in found:
         found[_KIND] = kind
+    if _KIND in found and (rest := [name for name in found if name.startswith(_METADATA)]):
+        found["metadata"] = {name.removeprefix(_METADATA): found.pop(name) for name in rest}
     return found
 
 

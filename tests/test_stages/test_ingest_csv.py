@@ -30,6 +30,7 @@ ROWS = "trace_id,name,score\nt1,recall,0.5\nt2,recall,1\nt3,recall,\n"
         'score,note,name,trace_id\n0.5,"a, b\n c",recall,t1\n1,,recall,t2\n,,recall,t3\n',
         ROWS.replace("1\n", "true\n"),
         ",trace_id,name,score\n0,t1,recall,0.5\n1,t2,recall,1\n2,t3,recall,\n",
+        "trace_id,trace_id,name,score\nt1,t1,recall,0.5\nt2,t2,recall,1\nt3,t3,recall,\n",
     ],
 )
 def test_scores_stand_in_any_usual_form(text: str, how: str, tmp_path: Path) -> None:

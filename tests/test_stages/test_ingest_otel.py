@@ -273,6 +273,25 @@ def test_what_litellms_cache_answered_is_told(tmp_path: Path) -> None:
         assert _chat({**attributes, "litellm.cache_hit": hit}, tmp_path).call.cached is cached
 
 
+@pytest.mark.parametrize(
+    "thought",
+    [
+        {"summary": [{"type": "summary_text", "text": "two and two"}]},
+        {"summary": [], "content": [{"type": "reasoning_text", "text": "two and two"}]},
+    ],
+)
+def test_reasoning_among_a_responses_items_is_hidden_reasoning(thought: dict[str, Any], tmp_path: Path) -> None:
+    items = [{"type": "reasoning", **thought}, {"type": "message", "role": "assistant", "content": "4"}]
+    response = {"object": "response", "status": "completed", "output": items}
+    attributes = {
+        "openinference.span.kind": "LLM",
+        "input.value": json.dumps({"input": "2+2?"}),
+        "output.value": json.dumps(response),
+    }
+    call = read_value(span(attributes), tmp_path).call
+    assert (call.completion, call.reasoning) == ("4", "two and two")
+
+
 def test_smolagents_messages_are_as_it_sends_them(tmp_path: Path) -> None:
     asked = [("system", "Act."), ("user", "2+2?"), ("tool-call", "add"), ("tool-response", "4"), ("user", "So?")]
     attributes = {"openinference.span.kind": "LLM"}
@@ -371,6 +390,33 @@ def test_phoenix_tables_have_columns_for_attributes_and_evaluations(tmp_path: Pa
         ("quality", 1.0, None),
         ("quality", 1.0, "1" * 16),
     ]
+
+
+TYPES = ("array_value", "bool_value", "bytes_value", "double_value", "int_value", "kvlist_value", "string_value")
+
+
+def test_a_page_of_phoenixs_api_holds_spans_in_either_form(tmp_path: Path) -> None:
+    attributes: dict[str, Any] = {
+        "openinference.span.kind": "LLM",
+        "llm.input_messages.0.message.role": "user",
+        "llm.input_messages.0.message.content": "2+2?",
+        "llm.token_count.total": 3,
+        "metadata.langgraph_node": "adder",
+    }
+    own = {"name": "ask", "context": {"trace_id": HEX, "span_id": SPAN}, "parent_id": None, "start_time": 1}
+    typed = [
+        {
+            "key": name,
+            "value": {**dict.fromkeys(TYPES), "int_value" if isinstance(value, int) else "string_value": value},
+        }
+        for name, value in attributes.items()
+    ]
+    otlp = {"name": "ask", "trace_id": HEX, "span_id": SPAN, "start_time_unix_nano": 1, "attributes": typed}
+    for row in ({**own, "span_kind": "LLM", "attributes": attributes}, otlp):
+        found = read_value({"data": [row], "next_cursor": None}, tmp_path)
+        assert found.format == "otel_spans"
+        assert found.call.messages == ({"role": "user", "content": "2+2?"},)
+        assert found.root.agent == "adder"
 
 
 def test_annotations_beside_a_span_are_scores(tmp_path: Path) -> None:
