@@ -88,6 +88,14 @@ class ExamplesSection(Section):
     dev: str = "dev"
     test: str | None = None
 
+    @model_validator(mode="after")
+    def _nothing_is_scored_on_what_it_was_made_with(self) -> ExamplesSection:
+        if self.train in (self.dev, self.test):
+            raise ValueError(f"split '{self.train}' is trained on: policies must be scored on examples of another one")
+        if self.dev == self.test:
+            raise ValueError(f"`dev` and `test` are both split '{self.dev}': what policies are chosen by tests nothing")
+        return self
+
 
 class SamplingSection(Section):
     """How completions are drawn."""

@@ -130,6 +130,21 @@ def test_sampling_that_no_table_or_engine_can_hold_is_refused(tmp_path: Path, se
         load_recipe(write(tmp_path), [setting])
 
 
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (["examples.dev=train"], "split 'train' is trained on"),
+        (["examples.test=train"], "split 'train' is trained on"),
+        (["examples.train=dev"], "split 'dev' is trained on"),
+        (["examples.test=dev"], "`dev` and `test` are both split 'dev'"),
+    ],
+)
+def test_a_split_has_one_part_in_a_run(tmp_path: Path, settings: list[str], expected: str) -> None:
+    with pytest.raises(RecipeError, match=expected):
+        load_recipe(write(tmp_path), settings)
+    assert load_recipe(write(tmp_path), ["examples.dev=a", "examples.test=b"]).recipe.examples.dev == "a"
+
+
 def test_a_key_in_the_place_of_its_variables_name_is_refused_and_not_repeated(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"lms.j.api_key_env: expected the name of an environment variable") as caught:
         load_recipe(write(tmp_path), ["lms.j={ kind = 'openai', url = 'u', model = 'm', api_key_env = 'sk-abc-123' }"])
