@@ -38,6 +38,14 @@ def _pair(value: Mapping[str, Any]) -> tuple[Request, Answer | None]:
     return Request(prompt, request.tools, request.model, request.settings), answer_of(value["completion"])
 
 
+def turns_of(value: Mapping[str, Any]) -> tuple[dict[str, Any], ...] | None:
+    """What was said after the prompt, where the completion is a conversation in which the model answers repeatedly."""
+    if "messages" in value or not isinstance(value.get("completion"), list):
+        return None
+    said = messages_of(value["completion"]) or ()
+    return said if sum(turn["role"] == "assistant" for turn in said) > 1 else None
+
+
 def _of_chat(value: Mapping[str, Any]) -> tuple[Request, Answer | None]:
     """A chat with its response beside it; else what the assistant says last, and what stands before that."""
     request = _request(value)

@@ -46,6 +46,7 @@ BUILT_IN = (
     "swe_agent",
     "dspy_history",
     "openai_batch",
+    "openai_evals",
     "openai_chat",
     "scores",
 )

@@ -3,21 +3,23 @@
 Also `{prompt, completion}`, a chat with its response beside it, pairs `{request, response}`, responses of the Responses
 API that repeat their input, and `{conversations}` with `from` and `value`. The last
 message of the assistant is the completion, and what stands before it is the prompt; of the earlier ones a line does
-not say whether the same model made them.
+not say whether the same model made them. A completion that is a conversation is all the model's: each of its answers
+is a call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from stages.ingest.chat_forms import asked_and_answered
+from stages.ingest.chat_forms import asked_and_answered, turns_of
 from stages.ingest.logged import tokens_of
 from stages.ingest.normal import Item, Refused, Score, Span
-from stages.ingest.requests import call_of
+from stages.ingest.requests import Request, call_of
 from stages.ingest.scores import SCORES, named_scores
 from stages.ingest.shape import Shape
-from stages.ingest.trajectory import trace_id
+from stages.ingest.trajectory import ROOT, calls_of, trace_id
 from stages.ingest.values import identity, judged, nanoseconds, text, unpacked
 
 NAME = "openai_chat"
@@ -27,7 +29,6 @@ _OTHERS = (
     "mmgrpo_capture",
     "kwargs",
     "traj",
-    "info",
     "run_type",
     "steps",
     "rollout_id",
@@ -44,7 +45,7 @@ def recognises(value: Any, shape: Shape) -> bool:
     if (
         not isinstance(value, Mapping)
         or any(name in value for name in _OTHERS)
-        or ("messages" in value and _mixed(value))
+        or ("messages" in value and ("info" in value or _mixed(value)))
     ):
         return False
     if isinstance(held := unpacked(value.get("messages")), list):
@@ -72,10 +73,11 @@ def read(value: Mapping[str, Any], where: str) -> Iterator[Item]:
         return
     logged = next((found for name in _IDS if (found := identity(value.get(name)))), None)
     said = answer.message if answer else None
-    trace = logged or trace_id(NAME, list(request.messages), said)
+    # Rows that name their example are rollouts: two that say the same are two.
+    trace = logged or trace_id(NAME, *([value] if "example_id" in value else [list(request.messages), said]))
     call = call_of(request, answer, **tokens_of(value))
     metadata = unpacked(value.get("metadata"))
-    yield Span(
+    span = Span(
         trace,
         "call",
         kind="llm",
@@ -86,11 +88,28 @@ def read(value: Mapping[str, Any], where: str) -> Iterator[Item]:
         inputs={"messages": list(request.messages)},
         outputs=said["content"] if said else None,
         call=call,
+        example=None if value.get("example_id") is None else str(value["example_id"]),
         user=text(value.get("user")),
         metadata=dict(metadata) if isinstance(metadata, Mapping) else {},
         where=where,
     )
+    turns = turns_of(value)
+    yield from [span] if turns is None else _conversation(span, request, turns)
     for name in SCORES:
         if name in value:
             yield Score(trace, name, judged(value[name]), where=where)
     yield from named_scores(value, trace, where)
+
+
+def _conversation(span: Span, request: Request, turns: tuple[dict[str, Any], ...]) -> Iterator[Span]:
+    """A root, and below it a call for each answer of a conversation that follows a prompt."""
+    prompt = request.messages or ()
+    yield replace(span, span=ROOT, kind="agent", call=None)
+    settings: dict[str, Any] = {
+        "model": request.model,
+        **request.settings,
+        **({"tools": True} if request.tools else {}),
+    }
+    for made in calls_of(span.trace, (*prompt, *turns), where=span.where, **settings):
+        if made.order > len(prompt):
+            yield replace(made, module=span.module)

@@ -217,6 +217,37 @@ VALUES: dict[str, tuple[str, Any]] = {
         "openai_batch",
         {"id": "x", "custom_id": "b2", "response": None, "error": {"code": "expired", "message": "too late"}},
     ),
+    "openai_evals: a page": (
+        "openai_evals",
+        {
+            "object": "list",
+            "data": [
+                {
+                    "object": "eval.run.output_item",
+                    "id": "outputitem_1",
+                    "created_at": 1767323045,
+                    "run_id": "evalrun_1",
+                    "eval_id": "eval_1",
+                    "datasource_item_id": 5,
+                    "datasource_item": {"question": "2+2?"},
+                    "results": [
+                        {"name": "string check", "passed": True, "score": 1.0},
+                        {"name": "other", "passed": False},
+                    ],
+                    "sample": {
+                        "input": CHAT,
+                        "output": [SAID],
+                        "finish_reason": "length",
+                        "model": "m-1",
+                        "temperature": 0.5,
+                        "max_completion_tokens": 16,
+                        "error": None,
+                    },
+                }
+            ],
+            "has_more": False,
+        },
+    ),
     "otel_spans: Phoenix's columns": ("otel_spans", _PHOENIX_ROW),
     "otel_spans: flat": ("otel_spans", {"trace_id": HEX, "span_id": SPAN, "name": "x", "attributes": {}}),
     "scores: a row": ("scores", {"trace_id": "t1", "name": "recall", "score": None}),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.test_stages.ingest_kit import Held, packed, read_file, read_value
-from tests.test_stages.ingest_values import HEX, SPAN
+from tests.test_stages.ingest_values import HEX, SPAN, VALUES
 
 ASKED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2+2?"}]
 SAID = {"role": "assistant", "content": "4"}
@@ -386,3 +386,29 @@ def test_tools_that_a_nemo_gym_agent_brings_were_offered_to_all_its_calls(tmp_pa
         "reward": 1.0,
     }
     assert [call.tools for call in read_value(rollout, tmp_path).calls] == [True, True]
+
+
+def test_openais_evals_are_calls_with_the_graders_results(tmp_path: Path) -> None:
+    found = read_value(VALUES["openai_evals: a page"][1], tmp_path)
+    call = found.call
+    assert (call.completion, call.finish_reason, call.model) == ("4", "length", "m-1")
+    assert (call.temperature, call.max_new_tokens, list(call.messages)) == (0.5, 16, ASKED)
+    assert (found.root.inputs, found.root.example) == ({"question": "2+2?"}, "5")
+    assert (found.score("string check").value, found.score("other").value) == (1.0, 0.0)
+
+
+def test_each_answer_of_a_completion_that_is_a_conversation_is_a_call(tmp_path: Path) -> None:
+    used = {"role": "assistant", "content": "let me", "tool_calls": [CALLED]}
+    seen = {"role": "tool", "tool_call_id": "call_1", "content": "4"}
+    row = {"example_id": 3, "prompt": ASKED, "completion": [used, seen, SAID], "info": {}, "reward": 0.5}
+    found = read_value(row, tmp_path)
+    first, second = found.calls
+    assert (list(first.messages), first.completion, first.tools) == (ASKED, "let me", True)
+    assert ([said["role"] for said in second.messages], second.completion) == (
+        ["system", "user", "assistant", "tool"],
+        "4",
+    )
+    assert (found.root.example, found.root.call, found.score("reward").value) == ("3", None, 0.5)
+    single = {**row, "completion": [SAID]}
+    assert read_value(single, tmp_path).call.completion == "4"
+    assert read_value({**single, "generation_ms": 7}, tmp_path).root.trace != read_value(single, tmp_path).root.trace
