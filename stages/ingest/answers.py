@@ -132,7 +132,7 @@ def _streamed(chunks: list[Any]) -> dict[str, Any]:
     texts = [held for one in parts if isinstance(held := one["delta"].get("content"), str)]
     calls = [call for one in parts for call in one["delta"].get("tool_calls") or ()]
     thoughts = [held for one in parts for name in _THOUGHTS if isinstance(held := one["delta"].get(name), str)]
-    said = {"role": "assistant", "content": "".join(texts), "reasoning": "".join(thoughts)}
+    said: dict[str, Any] = {"role": "assistant", "content": "".join(texts), "reasoning": "".join(thoughts)}
     said |= {"tool_calls": calls} if calls else {}
     return {"message": said, "finish_reason": next((one["finish_reason"] for one in parts if _reason(one)), None)}
 

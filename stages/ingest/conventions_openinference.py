@@ -54,7 +54,7 @@ def findings(name: str, attributes: Mapping[str, Any], events: Sequence[Any], sc
     if kind != "llm":
         return Findings(kind, agent, inputs, outputs)
     asked = request_of(inputs)
-    prompt = _messages(attributes, "llm.input_messages") or _texts(attributes, "llm.prompts")
+    prompt: Messages | None = _messages(attributes, "llm.input_messages") or _texts(attributes, "llm.prompts")
     prompt = _with_request(prompt, asked.messages or ()) if prompt else asked.messages
     said, whole = _messages(attributes, "llm.output_messages"), answer_of(outputs)
     answer = said_by(said) if said else answer_of(attributes.get("llm.choices.0.completion.text"))

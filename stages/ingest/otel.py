@@ -22,8 +22,14 @@ from stages.ingest.values import identity, judged, nanoseconds, text, unpacked
 
 EVALUATION = "gen_ai.evaluation.result"
 _TRACELOOP = "traceloop.association.properties."
-_USERS = ("user.id", "enduser.id", "gen_ai.user.id", "langfuse.user.id")
-_USERS += ("ai.telemetry.metadata.userId", f"{_TRACELOOP}user_id")
+_USERS = (
+    "user.id",
+    "enduser.id",
+    "gen_ai.user.id",
+    "langfuse.user.id",
+    "ai.telemetry.metadata.userId",
+    f"{_TRACELOOP}user_id",
+)
 _ADDED = ("app.", "ai.telemetry.metadata.", conventions_langfuse.ADDED, _TRACELOOP)
 _EXAMPLES = ("mmgrpo.example_id", "dataset.example.id", "dataset_item_id", "langfuse.experiment.item.id")
 

@@ -63,7 +63,7 @@ def test_langfuses_spans_fail_by_their_level_and_agents_have_their_name(tmp_path
 
 
 def test_instructions_that_langfuse_keeps_in_the_metadata_are_part_of_the_prompt(tmp_path: Path) -> None:
-    more = {"metadata__instructions": "Be brief.", "metadata__status": "completed"}
+    more: dict[str, Any] = {"metadata__instructions": "Be brief.", "metadata__status": "completed"}
     call = _langfuse(tmp_path, "generation", input="2+2?", output="4", **more).call
     assert (list(call.messages), call.unseen) == (ASKED, False)
     call = _langfuse(
@@ -272,7 +272,10 @@ def test_parts_that_openllmetry_made_json_of_are_text_but_answers_stay_what_they
     assert (list(found.call.messages), found.call.completion, found.root.user) == (ASKED, held, "u1")
 
 
-MINI = {"trajectory_format": "mini-swe-agent-1.1", "info": {"mini_version": "2.4.6", "exit_status": "Submitted"}}
+MINI: dict[str, Any] = {
+    "trajectory_format": "mini-swe-agent-1.1",
+    "info": {"mini_version": "2.4.6", "exit_status": "Submitted"},
+}
 CALLED = {"function": {"name": "bash", "arguments": "{}"}, "id": "call_1", "type": "function"}
 
 
