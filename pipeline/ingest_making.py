@@ -65,10 +65,10 @@ def make(
     count = ranges_for(content.spans + (older.spans if older else 0))
     folder = taken_over(out.scratch, f"ranges-{count}-{code_digest()[:8]}")
     tasks = {name: (place, name) for place, name in enumerate(parts)}
-    taken = {} if older is None else {name: name for name in [digest(["older", sorted(older.again)])]}
+    taken = {} if older is None else {name: name for name in [_older(older, parts)]}
     left = TakenUp(folder)
     left.keep({*tasks, *taken})
-    account, repeated, total = Account(), 0, content.traces + (older.traces if older else 0)
+    account, repeated, total = Account(), 0, content.traces + (older.traces - len(older.late) if older else 0)
     before, now = dict[str, str](), dict[str, str]()
     with pool_of(workers, partial(making, folder=folder, count=count)) as pool:
         for part in _each(pool, make_part, tasks, left):
@@ -79,11 +79,17 @@ def make(
         for part in _each(pool, take_older, taken, left):
             account.add(part.account)
             before |= part.prints
+            now |= part.judged
         ranges = [(sorted(folder.iterdir()), place, dev) for place in range(count)]
         made = pool.each(make_range, ranges) if rescorer is None else _rescored(ranges, rescorer)
         metrics = snapshot.finish(account, made, count, out)
     told = {} if older is None else {"onto": compared(content.traces, before, now)}
     return metrics | {"repeated_spans": repeated} | told
+
+
+def _older(older: Onto, parts: Sequence[str]) -> str:
+    """The name of what is taken over: another where other scores come to it."""
+    return digest(["older", sorted(older.again), sorted(older.late), sorted(parts) if older.late else []])
 
 
 def _each(pool: Pool, step: Callable[[Making, Task], Part], tasks: Mapping[str, Task], left: TakenUp) -> Iterator[Part]:

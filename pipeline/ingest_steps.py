@@ -16,20 +16,22 @@ from pipeline.redacting import redacted
 from pipeline.tombstones import trace_digest
 from schemas.addresses import without_secrets
 from schemas.canonical import digest
+from schemas.recipe_ingest import IngestSection
 from stages.ingest.account import Account
 from stages.ingest.assemble import Assembler, Trace
 from stages.ingest.content import Entry, entry_of, entry_of_packed
 from stages.ingest.formats import format_named, piece_items
 from stages.ingest.limits import DEFAULT, Limits, use_limits
 from stages.ingest.normal import Refused
-from stages.ingest.onto import Onto
+from stages.ingest.onto import Onto, judged_late
 from stages.ingest.pieces import Piece, content_key
 from stages.ingest.pseudonyms import numbered
 from stages.ingest.ranges import Made, Ranges, made_of
 from stages.ingest.records import Record, fingerprint, records_of
 from stages.ingest.redact import Redactor
+from stages.ingest.rewards import Values, values_of
 from stages.ingest.snapshot import record_of
-from stages.ingest.spool import Packed, Spool, traces_in
+from stages.ingest.spool import PARTS, Packed, Spool, traces_in
 
 ITEMS = "items-*"
 """Folders of items, one of each process that read files."""
@@ -190,6 +192,19 @@ class Making:
         """See `record_of`."""
         return (record_of(made, self._secret) for made in self._assembler.each(self._lying.traces(place)))
 
+    @property
+    def section(self) -> IngestSection:
+        """How traces are read."""
+        return self._assembler.section
+
+    def late(self) -> Iterator[tuple[str, Values]]:
+        """The scores of traces of which nothing else has come, by trace."""
+        wanted = self.onto.late if self.onto is not None else ()
+        for place in range(PARTS) if wanted else ():
+            for packed, forgotten in self._lying.packed(place):
+                if packed.id in wanted and not forgotten:
+                    yield packed.id, values_of(packed.trace().scores, None)
+
 
 @dataclass
 class Part:
@@ -200,10 +215,12 @@ class Part:
     """Records that were a further one of a span."""
     prints: dict[str, str] = field(default_factory=dict)
     """Fingerprints of the records of traces that an older snapshot has too."""
+    judged: dict[str, str] = field(default_factory=dict)
+    """Of an older snapshot's records: those that they have with scores that came later."""
 
     def as_json(self) -> list[Any]:
         """What is noted of it."""
-        return [self.account.as_json(), self.repeated, self.prints]
+        return [self.account.as_json(), self.repeated, self.prints, self.judged]
 
     @classmethod
     def of_json(cls, noted: list[Any]) -> Part:
@@ -217,6 +234,8 @@ def make_part(state: Making, task: tuple[int, str]) -> Part:
     place, name = task
     part, onto = Part(), state.onto
     for record, further in state.records(place):
+        if onto is not None and record.id in onto.late:
+            continue
         if onto is not None and record.id in onto.again:
             part.prints[record.id] = fingerprint(record, scored=onto.scored)
         _add(record, part, state)
@@ -229,10 +248,15 @@ def take_older(state: Making, name: str) -> Part:
     """Take over what stays of the snapshot that the traces come onto, and note it under a name."""
     part, onto = Part(), state.onto
     assert onto is not None
+    late = dict(state.late())
     for record in records_of(onto.folder):
-        if record.id in onto.again:
+        if record.id in onto.again or record.id in onto.late:
             part.prints[record.id] = fingerprint(record, scored=onto.scored)
-        else:
+        if record.id in onto.late:
+            judged = judged_late(record, late.get(record.id, {}), state.section)
+            part.judged[record.id] = fingerprint(judged, scored=onto.scored)
+            _add(judged, part, state)
+        elif record.id not in onto.again:
             _add(record, part, state)
     state.ranges.done(name, part.as_json())
     return part

@@ -89,7 +89,8 @@ def ingest(
             refuse_deleted(parent)  # where it was forgotten until just now
         sources, entries = read_all(wanted, lying, redactor, workers, reporter)
         _tell(sources, reporter)
-        if not sources.spans:
+        only_judged = parent is not None and any(spans == 0 for *_, spans in entries)
+        if not sources.spans and not only_judged:
             raise DataError(f"no trace in {without_secrets(', '.join(wanted.addresses))}: {_first(sources)}")
         content = content_of(entries)
         if sources.forgotten:
@@ -106,7 +107,7 @@ def ingest(
         try:
             with store.begin(snapshot.NAME, key, reporter, meter) as out:
                 settle_leftovers(store, out, purpose, reporter)
-                given = {name for name, *_ in entries}
+                given = {name: spans for name, _, spans in entries}
                 older = None if parent is None else onto(parent.path, given, scored=scoring is None)
                 making = partial(Making, lying, _assembler(loaded, base), snapshot.secret_of(loaded.recipe), older)
                 rescorer = None if scoring is None else scoring.rescorer(execution, base, out)

@@ -79,7 +79,8 @@ class Assembler:
     """
 
     def __init__(self, names: Sequence[str], section: IngestSection, encoder: Encoder, digests: dict[str, str]) -> None:
-        self._names, self._section, self._encoder, self._digests = tuple(names), section, encoder, digests
+        self.section = section
+        self._names, self._encoder, self._digests = tuple(names), encoder, digests
 
     def each(self, traces: Iterable[Trace]) -> Iterator[Assembled]:
         """The rows of each trace. One without a rollout has its reason in the traces table."""
@@ -95,7 +96,7 @@ class Assembler:
         known = tree if isinstance(tree, Tree) else None
         values = values_of(trace.scores, known)
         made = Assembled(_trace_row(trace, known, values), repeated=known.repeated if known else 0)
-        inputs: dict[str, Any] | str = inputs_of(tree, self._names, self._section) if isinstance(tree, Tree) else tree
+        inputs: dict[str, Any] | str = inputs_of(tree, self._names, self.section) if isinstance(tree, Tree) else tree
         if known is not None and not known.calls():
             inputs = NO_CALLS
         if isinstance(inputs, str) or known is None:
@@ -115,9 +116,7 @@ class Assembler:
         assert known is not None
         assert values is not None
         rollout_id = digest_bytes(canonical_bytes(["ingest", trace.id]))[:20]
-        reward, made.trace["reward_reason"] = own_reward(known, values, self._section) or reward_of(
-            values, self._section
-        )
+        reward, made.trace["reward_reason"] = own_reward(known, values, self.section) or reward_of(values, self.section)
         error = _error(known)
         made.trace["rollout_id"] = rollout_id
         made.rollout = {
@@ -129,7 +128,7 @@ class Assembler:
             "policy": (policy := policy_of(placed)),
             "program": None,
             "reward": None if error else reward,
-            "reward_parts": canonical_bytes(parts).decode() if (parts := parts_of(values, self._section)) else None,
+            "reward_parts": canonical_bytes(parts).decode() if (parts := parts_of(values, self.section)) else None,
             "status": "program_error" if error else "ok",
             "error": error,
             "output": json_or_none(known.root.outputs if known.root else None),
@@ -149,7 +148,7 @@ class Assembler:
         for span, why in tree.found.further:
             made.left_out.append(_left_out(trace, span, why))
         for span in tree.calls():
-            module, reason = module_of(span, tree, self._section)
+            module, reason = module_of(span, tree, self.section)
             if span.call is None or not (span.call.messages or span.call.prompt_ids):
                 reason = NO_PROMPT
             elif span.call.cached:
