@@ -134,8 +134,8 @@ def _io(attributes: Mapping[str, Any], names: _Names, prompt: Prompt | None, ans
     inputs = _held(attributes, names.inputs) if names.inputs else None
     outputs = _held(attributes, names.outputs) if names.outputs else None
     if inputs is None and prompt:
-        inputs = next((item["content"] for item in reversed(prompt) if item["role"] == "user"), None)
-    if outputs is None and answer and answer.message:
+        inputs = next((item["content"] for item in reversed(prompt) if item["role"] == "user"), None) or None
+    if outputs is None and answer and answer.message and not answer.message.get("other_content"):
         outputs = answer.message["content"]
     return inputs, outputs
 

@@ -53,7 +53,7 @@ def asked_and_said(attributes: Mapping[str, Any], events: Sequence[Any]) -> tupl
     if prompt is None:
         prompt = messages_of(held.get("gen_ai.prompt")) or _one_by_one(held, "gen_ai.prompt")
         answer = _completion(held, "gen_ai.completion")
-    if prompt is None:  # OpenLLMetry before it took up the conventions
+    if prompt is None and answer is None:  # OpenLLMetry before it took up the conventions
         prompt, answer = _one_by_one(held, "llm.prompts"), _completion(held, "llm.completions")
     return _with_system(prompt, held.get("gen_ai.system_instructions")), answer
 
@@ -157,15 +157,24 @@ def _completion(held: Mapping[str, Any], prefix: str) -> Answer | None:
     if (whole := held.get(prefix)) is not None:
         return answer_of(whole)
     found = _one_by_one(held, prefix)
-    said = said_by(found) if found else None
-    return Answer(said.message, said.choices, text(held.get(f"{prefix}.0.finish_reason"))) if said else None
+    said, reason = said_by(found) if found else None, text(held.get(f"{prefix}.0.finish_reason"))
+    if said is None:
+        return Answer(None, finish_reason=reason) if reason else None
+    return Answer(said.message, said.choices, reason)
 
 
 def _one_by_one(attributes: Mapping[str, Any], prefix: str) -> Prompt | None:
-    """Messages as attributes `PREFIX.0.role`, `PREFIX.0.content` and so on."""
+    """Messages as attributes `PREFIX.0.role`, `PREFIX.0.content` and so on; None where one lacks what it says.
+
+    The prompt of a text completion is `PREFIX.0.user`.
+    """
+    if isinstance(asked := attributes.get(f"{prefix}.0.user"), str):
+        return ({"role": "user", "content": asked},)
     found: list[dict[str, Any]] = []
     while any(f"{prefix}.{len(found)}.{name}" in attributes for name in ("role", "content", "tool_calls.0.name")):
         place = f"{prefix}.{len(found)}."
+        if not any(f"{place}{name}" in attributes for name in ("content", "tool_calls.0.name")):
+            return None
         role = attributes.get(f"{place}role") or ("assistant" if "completion" in prefix else "user")
         extra = {name: attributes.get(f"{place}{name}") for name in ("tool_call_id", "reasoning")}
         calls = {"tool_calls": _calls(attributes, f"{place}tool_calls")}

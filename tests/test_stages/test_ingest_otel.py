@@ -292,6 +292,16 @@ def test_reasoning_among_a_responses_items_is_hidden_reasoning(thought: dict[str
     assert (call.completion, call.reasoning) == ("4", "two and two")
 
 
+def test_openllmetrys_older_attributes_may_lack_what_a_message_says(tmp_path: Path) -> None:
+    attributes = {"llm.request.type": "chat", "gen_ai.prompt.0.role": "user", "gen_ai.completion.0.role": "assistant"}
+    attributes["gen_ai.completion.0.finish_reason"] = "length"
+    call = _chat(attributes, tmp_path).call
+    assert (call.messages, call.completion, call.finish_reason) == ((), None, "length")
+    text = {"llm.request.type": "completion", "gen_ai.prompt.0.user": "Once", "gen_ai.completion.0.content": " upon"}
+    call = _chat(text, tmp_path).call
+    assert (call.messages, call.completion) == (({"role": "user", "content": "Once"},), " upon")
+
+
 def test_smolagents_messages_are_as_it_sends_them(tmp_path: Path) -> None:
     asked = [("system", "Act."), ("user", "2+2?"), ("tool-call", "add"), ("tool-response", "4"), ("user", "So?")]
     attributes = {"openinference.span.kind": "LLM"}
