@@ -194,6 +194,10 @@ class GroupSection(Section):
     """Reward of a completion of which nothing could be parsed; by share of fields up to `failure_score`."""
     upstream_on_failure: Literal["failure_score", "format", "exclude"] = "failure_score"
     """Reward of the other calls of a run that ended in a failed parse. `exclude` is survivorship bias."""
+    outage: Literal["failure", "exclude"] = "failure"
+    """A run that the engine or the metric failed: gets failure_score, as any crash, or leaves its groups. A metric that
+    fails on what the model wrote makes `exclude` survivorship bias; a judge that is away makes `failure` train sound
+    calls away."""
     truncated: Literal["failure", "mask"] = "failure"
     """A completion cut by the length limit: gets failure_score, or leaves its group."""
     credit: dict[str, dict[str, float]] = {}

@@ -77,7 +77,7 @@ class Judge:
         for r in self.rollouts:
             if self.age.get(r["policy"], 0) > self.group.staleness:
                 out[r["rollout_id"]] = "stale"
-            elif r["status"] in ("engine_error", "metric_error"):
+            elif r["status"] in ("engine_error", "metric_error") and self.group.outage == "exclude":
                 out[r["rollout_id"]] = "not_scored"
             elif r["status"] == "ok" and r["reward"] is None:
                 out[r["rollout_id"]] = "reward_missing"

@@ -23,8 +23,8 @@ MENDS = {
     "context_overflow": "shorten the prompts, or take a base with a longer context",
     "program_error": "mend the program: its errors are listed by their first line",
     "timeout": "raise program.timeout_s, or lower --exec concurrency",
-    "engine_error": "see the engine's log and `mmgrpo doctor`",
-    "metric_error": "mend the metric or its judge, then score again",
+    "engine_error": 'see the engine\'s log and `mmgrpo doctor`, or leave such runs out: group.outage = "exclude"',
+    "metric_error": 'mend the metric; where its judge was away, leave such runs out: group.outage = "exclude"',
 }
 """By status: what mends most of such failures."""
 
@@ -146,7 +146,7 @@ def _wrong(facts: Facts) -> Iterator[Advice]:
         text = (
             f"{share(facts.outsized)} of what moves the weights are failed attempts in groups whose other rewards are "
             "nearly equal: divided by so small a deviation, one failure outweighs whole groups. Raise group.min_spread "
-            "to what a difference of rewards has to be to mean something, or set group.scale = \"none\"."
+            'to what a difference of rewards has to be to mean something, or set group.scale = "none".'
         )
         yield Advice("Leave nearly flat groups out", text, "warning")
     if facts.ess is not None and facts.ess < ESS_LOW:

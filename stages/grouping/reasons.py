@@ -10,7 +10,7 @@ REASONS = {
     "not_trainable": "a call of another LM, or of a module that the recipe does not train",
     "held_out": "its example is of a split that policies are scored on, not of the one that they are trained on",
     "stale": "its policy is more than `staleness` policies older than the newest",
-    "not_scored": "the engine or the metric failed in its rollout, which says nothing of what the model wrote",
+    "not_scored": "the engine or the metric failed in its rollout, and `outage` leaves such rollouts out",
     "source_cap": "its source already supplies its share of the example's rollouts",
     "reward_missing": "the rollout ended ok but its metric, or a part that its module's credit needs, is null",
     "context_overflow": "the prompt left no room for a completion",

@@ -12,8 +12,8 @@ siblings in a rollout that ended `parse_failed` carry `failure_score`, or the fo
 call (`upstream_on_failure = "format"`), or are left out (`exclude`: survivorship bias, counted). In a rollout that
 crashed otherwise every call carries `failure_score`. A completion cut by the length limit carries `failure_score` (its
 format reward if it did not parse either) or is masked out; its siblings keep the rollout's reward. A rollout that
-ended ok without a reward, or that the engine or the metric failed, is left out: nothing is invented for it. A reward
-of 0 is a reward like any other.
+ended ok without a reward is left out, as is, if `outage` says so, one that the engine or the metric failed: nothing is
+invented for it. A reward of 0 is a reward like any other.
 
 Retries. The final attempt of an invocation stands for it. Of the earlier ones the first that failed to parse joins the
 same group with its own format reward, outside mean and std; further ones are left out (`earlier_attempt`).

@@ -74,7 +74,7 @@ def source_reasons(rollouts: pl.DataFrame, ages: pl.DataFrame, rules: Rules) -> 
         frame = rollouts.with_columns(stale=pl.lit(False), teacher=pl.lit(False))
     missing = (pl.col("status") == "ok") & pl.col("q").is_null()
     held = pl.col("example_id").is_in(sorted(rules.held)) if rules.held else pl.lit(False)
-    failed = pl.col("status").is_in(NOT_OF_THE_PROGRAM)
+    failed = pl.col("status").is_in(NOT_OF_THE_PROGRAM) & (group.outage == "exclude")
     out = first_reason(
         [("held_out", held), ("stale", pl.col("stale")), ("not_scored", failed), ("reward_missing", missing)]
     )

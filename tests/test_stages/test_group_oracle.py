@@ -41,6 +41,7 @@ def rules() -> st.SearchStrategy[dict[str, Any]]:
             "flat": st.sampled_from(("drop", "keep")),
             "min_group": st.integers(1, 3),
             "small_groups": st.sampled_from(("exclude", "example_baseline")),
+            "outage": st.sampled_from(("failure", "exclude")),
             "upstream_on_failure": st.sampled_from(("failure_score", "format", "exclude")),
             "truncated": st.sampled_from(("failure", "mask")),
             "staleness": st.integers(0, 2),

@@ -60,12 +60,14 @@ def test_a_crash_scores_all_calls_alike(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("unit", ["invocation", "trajectory"])
 @pytest.mark.parametrize("status", ["engine_error", "metric_error"])
-def test_a_rollout_that_the_machine_or_the_metric_failed_teaches_nothing(
+def test_a_rollout_that_the_machine_or_the_metric_failed_is_a_crash_or_left_out(
     tmp_path: Path, status: str, unit: str
 ) -> None:
-    """What the model wrote there may be as good as anything: a reward of 0 would train it away."""
     data = two_modules({}, {}, {"failed": status})
-    groups, excluded = group_rows(tmp_path, *data, recipe(k=2, flat="keep", unit=unit))
+    groups, excluded = group_rows(tmp_path, *data, recipe(k=3, flat="keep", unit=unit))
+    assert {row["reward"] for row in groups if row["rollout_id"] == "e0-02"} == {0.0}
+    assert not excluded
+    groups, excluded = group_rows(tmp_path, *data, recipe(k=2, flat="keep", unit=unit, outage="exclude"))
     assert {row["rollout_id"] for row in groups} == {"e0-00", "e0-01"}
     assert {row["reward"] for row in groups} == {1.0}
     assert reasons(excluded) == ["not_scored"] * len(excluded)
