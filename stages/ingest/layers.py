@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import fields, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from stages.ingest.normal import Call, Span
 
@@ -140,14 +140,14 @@ def call_of_records(calls: Sequence[Call]) -> Call:
     """One call of its records: of each field, what the first tells that tells anything."""
     first = calls[0]
     names = [item.name for item in fields(Call) if item.name != "choices"]
-    changes = {name: _first([getattr(call, name) for call in calls]) for name in names}
+    changes: dict[str, Any] = {name: _first([getattr(call, name) for call in calls]) for name in names}
     changes["choices"] = max(call.choices for call in calls)
     if changes["redacted"]:
         changes |= dict.fromkeys(_TOKENS)
     return replace(first, **changes)
 
 
-def _first(values: Sequence[object]) -> object:
+def _first(values: Sequence[Any]) -> Any:
     return next((value for value in values if not _says_nothing(value)), values[0])
 
 

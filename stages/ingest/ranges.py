@@ -64,11 +64,10 @@ class Ranges:
         identity = trace["example_id"]
         place = 0 if identity is None else int(identity[:4], 16) * self._count >> 16
         rollouts = [] if record.rollout is None else [record.rollout]
-        rows = (_values(TRACES, [trace]), _values(ROLLOUTS, rollouts))
-        rows += (_values(INVOCATIONS, record.invocations), _values(LEFT_OUT, record.left_out))
-        self._chunks.add(
-            place, (identity or "", trace["start"] or 0, trace["trace"]), orjson.dumps([record.inputs, *rows])
-        )
+        rows = [_values(TRACES, [trace]), _values(ROLLOUTS, rollouts)]
+        rows += [_values(INVOCATIONS, record.invocations), _values(LEFT_OUT, record.left_out)]
+        head = (identity or "", trace["start"] or 0, trace["trace"])
+        self._chunks.add(place, head, orjson.dumps([record.inputs, *rows]))
 
     def flush(self) -> None:
         """Write what waits in memory."""

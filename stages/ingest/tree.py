@@ -21,7 +21,7 @@ from stages.ingest.normal import NOT_EXPORTED, Span
 from stages.ingest.offered import with_tools
 from stages.ingest.told import joined
 
-_UNKNOWN = (None, "", {}, "other", NOT_EXPORTED)
+_UNKNOWN: tuple[Any, ...] = (None, "", {}, "other", NOT_EXPORTED)
 NO_ROOT, SEVERAL_ROOTS = "no_root", "several_roots"
 
 
