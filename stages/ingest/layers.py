@@ -3,11 +3,14 @@
 - An LM span below another is a further record of the same call: one call counts, with what each of them tells. The
   prompt is the inner one's where they differ, being nearer to what was sent.
 - An LM span above several that were answered is a step that makes calls, as is one without a prompt: those below count.
+- So is an LM span beside another, or beside one above it, that another instrumentation wrote, that lies within its
+  time, and that was asked and answered the same: JavaScript's LangChain hands no span down to the client library.
 - The end of a stream that was logged beside its request, as Logfire does, is that request's answer.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
@@ -16,6 +19,7 @@ from stages.ingest.normal import Call, Span
 
 FURTHER_RECORD, MAKES_CALLS = "further_record_of_a_call", "makes_calls"
 _TOKENS = ("prompt_ids", "completion_ids", "logprobs", "logprob_kind")
+_LAYERS = 2
 _OWN = ("module", "invocation_index", "attempt", "policy", "agent")
 
 
@@ -36,7 +40,7 @@ def calls_of(spans: Mapping[str, Span], ordered: Sequence[Span]) -> Calls:
         ordered: its LM spans, in order.
     """
     further: list[tuple[Span, str]] = []
-    joined = _with_streams(ordered, further)
+    joined = _with_siblings(spans, _with_streams(ordered, further), further)
     known = {span.span for span in joined}
     below: dict[str, list[Span]] = {}
     outermost: list[Span] = []
@@ -112,6 +116,49 @@ def _with_streams(ordered: Sequence[Span], further: list[tuple[Span, str]]) -> l
             further.append((span, FURTHER_RECORD))
             found[asked] = replace(_joined(found[asked], [span]), end=span.end or found[asked].end)
     return found
+
+
+def _with_siblings(spans: Mapping[str, Span], ordered: Sequence[Span], further: list[tuple[Span, str]]) -> list[Span]:
+    """The LM spans, each joined to the one beside it that a lower layer of the program wrote of the same call."""
+    if len({span.scope for span in ordered}) < _LAYERS:
+        return list(ordered)
+    found: list[Span] = []
+    inner: set[str] = set()
+    starts = [span.start or 0 for span in ordered]
+    for outer in ordered:
+        if outer.span in inner:
+            continue
+        above = _above(outer, spans)
+        during = ordered[bisect_left(starts, outer.start or 0) : bisect_right(starts, outer.end or 0)]
+        near = (span for span in during if span.span not in inner and span.parent in above)
+        beside = next((span for span in near if _lies_within(span, outer)), None)
+        if beside is not None:
+            inner.add(beside.span)
+            further.append((beside, FURTHER_RECORD))
+        found.append(outer if beside is None else _joined(outer, [beside]))
+    return [span for span in found if span.span not in inner]
+
+
+def _above(span: Span, spans: Mapping[str, Span]) -> set[str | None]:
+    """The ids of the spans above one."""
+    found: set[str | None] = set()
+    here: Span | None = span
+    while here is not None and here.parent not in found:
+        found.add(here.parent)
+        here = spans.get(here.parent or "")
+    return found
+
+
+def _lies_within(inner: Span, outer: Span) -> bool:
+    """Whether one LM span is a lower layer's record of the call that another tells of."""
+    if not inner.scope or not outer.scope or inner.scope == outer.scope:
+        return False
+    times = (outer.start, inner.start, inner.end, outer.end)
+    known = [time for time in times if time is not None]
+    if len(known) < len(times) or known != sorted(known) or inner.call is None or outer.call is None:
+        return False
+    told = (None, "", inner.call.completion)
+    return _answered(inner.call) and _prompt(inner.call) == _prompt(outer.call) and outer.call.completion in told
 
 
 def _request_of(end: Span, before: Sequence[Span]) -> int | None:

@@ -77,6 +77,8 @@ class Span:
     """Why it failed; None where it did not."""
     agent: str | None = None
     """A name that the program's author gave to this step: of an agent, a graph node or a telemetry function id."""
+    scope: str = ""
+    """Of an LM span of OpenTelemetry: the instrumentation that wrote it."""
     signature: str | None = None
     """The DSPy signature of a predictor."""
     module: str | None = None

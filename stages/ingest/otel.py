@@ -78,6 +78,7 @@ def items_of(raw: RawSpan) -> list[Item]:
     )
     made.agent, made.inputs, made.outputs, made.call = found.agent, found.inputs, found.outputs, found.call
     made.error, made.offers = _error(raw) if raw.failed else found.error, found.offers
+    made.scope = raw.scope if made.call else ""
     if spoken.more:
         _say_more(made, raw.attributes, spoken)
     if not raw.events:

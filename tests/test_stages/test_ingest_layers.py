@@ -64,6 +64,35 @@ def test_requests_of_a_call_that_failed_or_say_nothing_are_no_calls_of_their_own
     assert call.error is None
 
 
+def test_a_call_that_two_instrumentations_log_side_by_side_is_one() -> None:
+    framework, client = {"scope": "langchain"}, {"scope": "openai"}
+    spans = (
+        span("a", "root", 1, ASKED, said="", finish_reason="tool_calls", end=9, **framework),
+        span("b", "root", 2, ASKED, said="", tool_calls=("weather",), temperature=0.5, end=8, **client),
+        Span("t", "chain", "root"),
+        span("c", "chain", 11, ASKED, said="4", end=19, agent="adder", **framework),
+        span("d", "root", 12, ASKED, said="4", end=18, **client),
+    )
+    tree = tree_of(*spans)
+    first, second = tree.calls()
+    assert first.call == Call(ASKED, "", ("weather",), finish_reason="tool_calls", temperature=0.5)
+    assert (second.span, second.agent) == ("c", "adder")
+    assert left_out(tree) == {"b": FURTHER_RECORD, "d": FURTHER_RECORD}
+
+
+def test_calls_side_by_side_are_two_unless_everything_says_that_they_are_one() -> None:
+    outer = span("a", "root", 1, ASKED, said="4", end=9, scope="langchain")
+    for other in (
+        span("b", "root", 2, ASKED, said="4", end=8, scope="langchain"),
+        span("b", "root", 2, ASKED, said="4", end=8),
+        span("b", "root", 2, ASKED, said="5", end=8, scope="openai"),
+        span("b", "root", 2, OTHER, said="4", end=8, scope="openai"),
+        span("b", "root", 2, ASKED, said="4", end=10, scope="openai"),
+        span("b", "root", 2, ASKED, said="4", scope="openai"),
+    ):
+        assert len(tree_of(outer, other).calls()) == 2
+
+
 def test_a_step_that_makes_several_calls_is_none_itself() -> None:
     tree = tree_of(
         span("judge", "root", 1, ASKED, said="yes"),
