@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -171,11 +171,15 @@ def policies_artifact(folder: Path, policies: Sequence[Row] = POLICIES) -> Artif
 
 
 def run_stage(
-    folder: Path, artifacts: dict[str, Artifact], recipe_: Recipe, execution: Execution | None = None, **params: Any
+    folder: Path,
+    artifacts: dict[str, Artifact],
+    recipe_: Recipe,
+    execution: Execution | None = None,
+    params: Mapping[str, Any] | None = None,
 ) -> tuple[dict[str, Any], MemoryOut]:
     """The stage as the runner calls it."""
     out = MemoryOut(folder / f"stage{next(_numbers)}")
-    return group.run(Inputs(artifacts, {"iteration": 0, **params}), recipe_, execution or Execution(), out), out
+    return group.run(Inputs(artifacts, {"iteration": 0, **(params or {})}), recipe_, execution or Execution(), out), out
 
 
 def run_group(

@@ -53,7 +53,7 @@ def given(tmp_path: Path) -> dict[str, Artifact]:
 
 
 def grouped(tmp_path: Path, artifacts: dict[str, Artifact]) -> tuple[set[str], MemoryOut]:
-    _, out = run_stage(tmp_path, artifacts, recipe(k=2), **{SPLIT: "train"})
+    _, out = run_stage(tmp_path, artifacts, recipe(k=2), params={SPLIT: "train"})
     return set(pl.read_parquet(out.committed()["groups.parquet"])["example_id"]), out
 
 
