@@ -174,7 +174,7 @@ def suggest_modules(
     """Rules, as TOML, for the calls that no module is known for."""
     program, redactor = load_program(loaded.recipe, loaded.root), redactor_of(loaded, execution)
     with spooled_in(folder, _way(loaded, execution, wanted)) as spooled:
-        lying = Lying(spooled, frozenset(), redacted=redactor is not None, limits=_limits(execution))
+        lying = Lying(spooled, forgotten_in(folder), redacted=redactor is not None, limits=_limits(execution))
         read_all(wanted, lying, redactor, workers_for(wanted, execution), reporter)
         places = _nameless((trace for place in range(PARTS) for trace in lying.traces(place)), loaded)
         return as_toml(suggest(places, None if program.modules is None else list(program.modules)))
