@@ -8,14 +8,11 @@ from typing import Any
 from pipeline import runfile
 from pipeline.jobs import OF_POLICIES, Job, stage_of
 from pipeline.release.openings import openings
-from pipeline.runfile import RunFile
+from pipeline.runfile import ORDER, RunFile
 from pipeline.teaching import STAGE, role_of
 from schemas.errors import DataError
 from schemas.recipe import Recipe
 from stages.contract import Artifact
-
-ORDER = ("prompts", "rollout", "teacher", "group", "logprobs", "train")
-"""Stages of an iteration, in order."""
 
 
 def load_state(folder: Path, recipe: Recipe) -> RunFile:

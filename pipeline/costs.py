@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.costing import Spent, spent_of, together
-from pipeline.manifests import MANIFEST, read_manifest
+from pipeline.manifests import read_stored
 from pipeline.partial import TELEMETRY_FILE, read_sums
 from pipeline.reporting.opened import OpenRun, open_run, telemetry
 from pipeline.tombstones import tombstone_of
@@ -141,7 +141,7 @@ def _unused(run: OpenRun) -> Spent | None:
         return None
     chosen = {run.store.folder(stage, key) for stage, _, key in run.chosen()}
     left = [path for _, path in run.store.all() if path not in chosen and tombstone_of(path) is None]
-    finished = [_spent(run, Artifact(path, read_manifest(path / MANIFEST))) for path in left]
+    finished = [_spent(run, Artifact(path, read_stored(path))) for path in left]
     return together([*finished, *(_unfinished(run, path) for path in run.store.unfinished())])
 
 

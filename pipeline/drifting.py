@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pipeline.runfile import RunFile, read_run
+from pipeline.runfile import RunFile, read_run, resolved
 from pipeline.store import Store
 
 
@@ -26,7 +26,7 @@ def alarms(run: Path, policy: str) -> list[str]:
     metrics = drift_metrics(run, state, policy)
     if metrics is not None:
         return list(metrics["alarms"])
-    limits = [name for name, limit in sorted(state.recipe.get("drift", {}).items()) if limit is not None]
+    limits = [name for name, limit in sorted(resolved(run, state).drift) if limit is not None]
     if not limits:
         return []
     return [f"drift.{limits[0]} is set, but the drift of this policy was not measured: `mmgrpo run RECIPE` does it"]
@@ -38,5 +38,5 @@ def drift_metrics(run: Path, state: RunFile, policy: str) -> dict[str, Any] | No
     Raises:
         DataError: when the manifest is damaged, or the artifact is gone.
     """
-    key = state.drifts.get(state.recipe["examples"]["dev"], {}).get(policy)
+    key = state.drifts.get(resolved(run, state).examples.dev, {}).get(policy)
     return None if key is None else Store(run / "artifacts").open("drift", key).manifest.metrics

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 
-from pipeline.manifests import MANIFEST, read_manifest
+from pipeline.manifests import read_stored
 from pipeline.store import Store
 from stages.contract import Artifact
 
@@ -87,4 +87,4 @@ def open_graph(folder: Path) -> Graph:
     Raises:
         DataError: naming a manifest that is damaged.
     """
-    return Graph(Artifact(path, read_manifest(path / MANIFEST)) for _, path in Store(folder / "artifacts").all())
+    return Graph(Artifact(path, read_stored(path)) for _, path in Store(folder / "artifacts").all())

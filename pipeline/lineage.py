@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,14 +12,14 @@ import polars as pl
 from pipeline import runfile
 from pipeline.graph import Graph, made_policy, open_graph
 from pipeline.jobs import stage_of
-from pipeline.moved import adapters_of, members_moving, took_steps, with_adapter
+from pipeline.moved import adapters_of, digests_of, members_moving, took_steps, with_adapter
 from pipeline.runfile import RunFile
 from pipeline.store import Store
 from pipeline.tracing.find import find_rollout, groups_of, one_id
-from schemas.errors import RecipeError
+from schemas.errors import DataError, RecipeError
 from schemas.groups import EXCLUDED, GROUPS
-from schemas.parquet import read_frame, read_rows
-from schemas.policies import POLICIES, SHARED
+from schemas.parquet import read_frame
+from schemas.policies import SHARED
 from schemas.training import TRAINED
 from stages.contract import Artifact
 
@@ -55,16 +54,21 @@ def iterations(folder: Path) -> list[Iteration]:
     """The iterations of a run, by run.json."""
     run = runfile.read_run(folder)
     store = Store(folder / "artifacts")
-    return list(_iterations(run, store))
+    return list(_iterations(folder, run, store))
 
 
-def _iterations(run: RunFile, store: Store) -> Iterator[Iteration]:
+def _iterations(folder: Path, run: RunFile, store: Store) -> Iterator[Iteration]:
     rolled: list[Artifact] = []
     logged = [store.open("ingest", run.setup["ingest"])] if "ingest" in run.setup else []
     prompts = store.open("prompts", run.setup["prompts"]) if "prompts" in run.setup else None
     for index, stages in enumerate(run.iterations):
         parts = {name: store.open(stage_of(name), key) for name, key in stages.items()}
         after = run.policies[index + 1] if index + 1 < len(run.policies) else None
+        if (train := parts.get("train")) is not None and after != (made := made_policy(train) or run.policies[index]):
+            raise DataError(
+                f"{folder / runfile.NAME}: policies.{index + 1}: expected {made[:12]}, which {train.folder} made (got "
+                f"{str(after)[:12]}). Restore it."
+            )
         prompts = parts.get("prompts", prompts)
         rollout, group, train = (parts.get(stage) for stage in ("rollout", "group", "train"))
         scores = tuple(parts[name] for name in sorted(parts) if stage_of(name) == "logprobs")
@@ -77,7 +81,7 @@ def _iterations(run: RunFile, store: Store) -> Iterator[Iteration]:
 
 def grouped_from(group: Artifact | None, own: Artifact | None, others: Sequence[Artifact]) -> tuple[Artifact, ...]:
     """The rollout artifacts that groups were made of: those of the others that took part, and `own`."""
-    inputs = set(group.manifest.payload.get("inputs", {}).values()) if group else set()
+    inputs = set(group.manifest.payload["inputs"].values()) if group else set()
     return (*(artifact for artifact in others if artifact.digest in inputs), *([own] if own else []))
 
 
@@ -122,15 +126,18 @@ def _adapter_rows(folder: Path, item: Iteration) -> list[dict[str, Any]]:
     found = adapters_of(item.train)
     if found is None or item.train is None:
         return []
-    policies = read_rows(item.train.file("policies.parquet"), POLICIES)
-    digests = json.loads(next(row["adapters"] for row in policies if row["policy"] == item.after))
+    digests = digests_of(item.train, found)
     rows: list[dict[str, Any]] = []
     for name, path in found.folders.items():
         modules = sorted(module for module, own in found.names.items() if own == name)
-        row = {"adapter": path.relative_to(folder).as_posix(), "adapter_digest": digests[modules[0]], "modules": None}
+        row: dict[str, Any] = {
+            "adapter": path.relative_to(folder).as_posix(),
+            "adapter_digest": digests[modules[0]],
+            "modules": None,
+        }
         if modules != [SHARED]:
-            told = item.train.manifest.metrics["adapters"]
-            members = told[name]["members"] if took_steps(item.train, name) else 0
+            told = item.train.manifest.metrics.get("adapters", {})
+            members = told.get(name, {}).get("members") if took_steps(item.train, name) else 0
             row |= {"modules": ", ".join(modules), "members": members}
         rows.append(row)
     return rows

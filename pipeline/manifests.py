@@ -8,10 +8,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from schemas.canonical import digest, digest_file
+from schemas.canonical import digest_file
 from schemas.errors import DataError
-from schemas.figures import figures_problem
 from schemas.foreign import read_json
+from schemas.made_up import manifest_problem
 from schemas.manifest import Manifest, artifact_digest
 
 MANIFEST = "manifest.json"
@@ -19,25 +19,32 @@ SCRATCH = ".scratch"
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read a manifest and check its own digest and key.
+    """Read a manifest, its digests and the kinds of all that others read of it checked.
 
     Raises:
-        DataError: naming the file, when it cannot be read or does not match its digests, and the figure that is of
+        DataError: naming the file, when it cannot be read or does not match its digests, and the part of it that is of
             another kind than it must be.
     """
     try:
         manifest = Manifest.model_validate(read_json(path))
     except (ValueError, ValidationError) as error:
         raise DataError(f"{path}: not a manifest of this release ({str(error).splitlines()[0]})") from None
-    if manifest.manifest_digest != manifest.own_digest():
-        raise DataError(f"{path}: its content does not give its own digest: it was changed after it was written")
-    if manifest.key != digest(manifest.payload):
-        raise DataError(f"{path}: its payload does not give its key {manifest.key[:16]}…")
-    if problem := figures_problem(manifest.stage, manifest.metrics, manifest.provenance):
+    if problem := manifest_problem(manifest):
         raise DataError(
-            f"{path}: {problem}. No stage writes that: somebody made it up. Restore the file, or delete {path.parent} "
-            "and run again: it will be made anew"
+            f"{path}: {problem} Restore the file, or delete {path.parent} and run again: it will be made anew"
         )
+    return manifest
+
+
+def read_stored(folder: Path) -> Manifest:
+    """The manifest in the folder of an artifact in a store, which is `STAGE/KEY`.
+
+    Raises:
+        DataError: as `read_manifest`, and where another artifact's should lie.
+    """
+    manifest = read_manifest(folder / MANIFEST)
+    if (manifest.stage, manifest.key[:16]) != (folder.parent.name, folder.name):
+        raise DataError(f"{folder / MANIFEST}: it is {manifest.stage}/{manifest.key[:16]}, but lies elsewhere")
     return manifest
 
 

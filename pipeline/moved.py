@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import polars as pl
 
+from schemas.errors import DataError
 from schemas.groups import GROUPS
 from schemas.parquet import read_frame
-from schemas.policies import SHARED
+from schemas.policies import SHARED, named_adapters
 from schemas.training import TRAINED
 from stages.contract import Artifact
 from stages.engines.adapters import AdapterSet, read_adapters
@@ -17,6 +18,24 @@ def adapters_of(train: Artifact | None) -> AdapterSet | None:
     if train is None or not train.manifest.metrics["trained"]:
         return None
     return read_adapters(train.path)
+
+
+def digests_of(train: Artifact, found: AdapterSet | None) -> dict[str, str]:
+    """Digests of the adapters that a train stage made or carried over, by module.
+
+    Raises:
+        DataError: when its table of policies names others than lie there.
+    """
+    if found is None:
+        return {}
+    path, policy = train.file("policies.parquet"), str(train.manifest.metrics["policy"])
+    digests = named_adapters(path, policy)
+    if digests.keys() != found.names.keys():
+        raise DataError(
+            f"{path}: adapters of the policy {policy[:12]} are for {', '.join(sorted(digests)) or 'nothing'}, those in "
+            f"{train.folder} for {', '.join(sorted(found.names))}. Restore it, or delete its artifact and run again"
+        )
+    return digests
 
 
 def took_steps(train: Artifact, name: str) -> bool:

@@ -12,10 +12,11 @@ import time
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import Strict, TypeAdapter, ValidationError
 
 from pipeline.journal import Journal
 from pipeline.manifests import MANIFEST, SCRATCH, files_of, read_manifest
@@ -25,6 +26,7 @@ from schemas.canonical import canonical_json, digest_file
 from schemas.errors import DataError, LockedError, StageError
 from schemas.foreign import lies_within, read_json
 from schemas.manifest import TELEMETRY, FileEntry, Manifest, artifact_digest
+from schemas.shapes import Number
 from schemas.table import NAME_KEY, VERSION_KEY
 from schemas.telemetry import ATTEMPTS, next_attempt, read_attempts, sum_attempts, write_attempt
 from stages.contract import Artifact
@@ -32,6 +34,7 @@ from stages.contract import Artifact
 JOURNAL = ".committed"
 """In the scratch folder: which shards were committed."""
 TELEMETRY_FILE = f"{TELEMETRY}telemetry.json"
+_SUMS = TypeAdapter(Annotated[dict[str, Number], Strict()])
 BEAT_S = 5.0
 """How often a process notes what it has spent on an artifact: what a kill can hide."""
 
@@ -260,6 +263,12 @@ def read_sums(path: Path) -> dict[str, float]:
         return {}
     try:
         sums: dict[str, float] = read_json(path)
-    except ValueError as error:
-        raise DataError(f"{path}: not JSON ({error}). Delete this file and run again; it holds timings only.") from None
+        _SUMS.validate_python(sums)
+    except (OSError, ValueError) as error:
+        known = error.errors(include_url=False) if isinstance(error, ValidationError) else []
+        said = ", ".join([*map(str, known[0]["loc"]), known[0]["msg"]]) if known else error
+        raise DataError(
+            f"{path}: expected a JSON object of numbers ({said}). Restore it. In a .partial folder, delete this "
+            "file instead and run again: it holds timings only"
+        ) from None
     return sums

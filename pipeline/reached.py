@@ -10,12 +10,12 @@ from typing import Any
 
 import polars as pl
 
-from pipeline.manifests import MANIFEST, read_manifest
+from pipeline.manifests import read_stored
 from pipeline.store import Store
 from pipeline.tombstones import tombstone_of
 from schemas.canonical import digest
 from schemas.parquet import read_rows
-from schemas.policies import POLICIES
+from schemas.policies import POLICIES, named_adapters
 from stages.contract import Artifact
 
 STATE = "state.json"
@@ -78,7 +78,7 @@ def reach(run: Path, sought: Sought) -> Reach:
         DataError: when a manifest or a table is damaged.
     """
     found = Reach()
-    artifacts = [Artifact(path, read_manifest(path / MANIFEST)) for _, path in Store(run / "artifacts").all()]
+    artifacts = [Artifact(path, read_stored(path)) for _, path in Store(run / "artifacts").all()]
     own = _own_examples(artifacts, sought)
     for artifact in artifacts:
         if (how := _direct(artifact, sought, own)) is None:
@@ -198,7 +198,7 @@ def _state_digest(state: Mapping[str, Any]) -> str:
 
 def _adapters_made(artifact: Artifact) -> set[str]:
     """Digests of the adapters that a train artifact made, and not only took along."""
-    rows = {row["policy"]: row for row in read_rows(artifact.file("policies.parquet"), POLICIES)}
-    row = rows[artifact.manifest.metrics["policy"]]
-    before = rows[row["parent"]]["adapters"] if row["parent"] in rows else "{}"
-    return set(json.loads(row["adapters"]).values()) - set(json.loads(before).values())
+    path, policy = artifact.file("policies.parquet"), artifact.manifest.metrics["policy"]
+    made, parents = named_adapters(path, policy), {row["policy"]: row["parent"] for row in read_rows(path, POLICIES)}
+    before = named_adapters(path, parents[policy]) if parents[policy] in parents else {}
+    return set(made.values()) - set(before.values())

@@ -12,7 +12,9 @@ from typing import Any
 
 from pipeline import runfile
 from pipeline.recipes import LoadedRecipe
+from schemas.errors import DataError
 from schemas.execution import Execution
+from schemas.shapes import Shape, first_problem
 
 FIELDS = (("model", "dtype"), ("train", "precision"))
 AUTO = "auto"
@@ -36,7 +38,7 @@ def settle(loaded: LoadedRecipe, execution: Execution, folder: Path) -> tuple[Lo
     from stages.engines.precision import fast_dtype
 
     here = fast_dtype(execution.device)
-    before = runfile.read_run(folder).recipe if (folder / runfile.NAME).exists() else {}
+    before = _settled(folder) if (folder / runfile.NAME).exists() else {}
     notes = []
     for section, name in open_fields:
         kept = _kept(before, section, name)
@@ -49,6 +51,20 @@ def settle(loaded: LoadedRecipe, execution: Execution, folder: Path) -> tuple[Lo
     return replace(loaded, recipe=type(loaded.recipe).model_validate(document)), notes
 
 
+class _Settled(Shape):
+    """What is read of the recipe in a run.json, which may be of an earlier release."""
+
+    model: dict[str, Any] | None = None
+    train: dict[str, Any] | None = None
+
+
+def _settled(folder: Path) -> dict[str, Any]:
+    found = runfile.read_run(folder).recipe
+    if problem := first_problem("recipe", _Settled, found):
+        raise DataError(f"{folder / runfile.NAME}: {problem}. Restore it.")
+    return found
+
+
 def _kept(before: dict[str, Any], section: str, name: str) -> str | None:
-    value = before.get(section, {}).get(name)
+    value = (before.get(section) or {}).get(name)
     return None if value in (None, AUTO) else str(value)

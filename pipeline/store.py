@@ -45,8 +45,10 @@ class Store:
             artifact = Artifact(folder, read_manifest(folder / MANIFEST)) if there else None
         if artifact is None:
             return None
-        if artifact.manifest.key != key:
-            raise DataError(f"{folder / MANIFEST}: its key is {artifact.manifest.key[:16]}…, expected {key[:16]}…")
+        found = artifact.manifest
+        if (found.stage, found.key) != (stage, key):
+            where = f"{folder / MANIFEST}: its key is"
+            raise DataError(f"{where} {found.stage}/{found.key[:16]}…, expected {stage}/{key[:16]}…")
         return artifact
 
     def open(self, stage: str, key: str) -> Artifact:

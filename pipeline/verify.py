@@ -11,7 +11,7 @@ from pipeline import runfile
 from pipeline.audit.policies import adapter_problems
 from pipeline.graph import Graph
 from pipeline.jobs import stage_of
-from pipeline.manifests import MANIFEST, check_files, read_manifest
+from pipeline.manifests import MANIFEST, check_files, read_manifest, read_stored
 from pipeline.release.checks import record_problems
 from pipeline.runfile import RunFile
 from pipeline.store import Store
@@ -62,7 +62,7 @@ def verify(folder: Path, *, deep: bool = False, root: Path | None = None) -> Ver
     files = 0
     for stage, path in store.all():
         try:
-            manifest = read_manifest(path / MANIFEST)
+            manifest = read_stored(path)
         except DataError as error:
             problems.append(str(error))
             continue
@@ -72,8 +72,6 @@ def verify(folder: Path, *, deep: bool = False, root: Path | None = None) -> Ver
         problems += found
         damaged |= {path} if found else set()
         files += len(manifest.files) if stone is None else 0
-        if manifest.stage != stage or manifest.key[:16] != path.name:
-            problems.append(f"{path / MANIFEST}: it is {manifest.stage}/{manifest.key[:16]}, but lies elsewhere")
         intact[stage, manifest.key] = Artifact(path, manifest)
     try:
         run = runfile.read_run(folder)

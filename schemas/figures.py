@@ -1,37 +1,25 @@
-"""Of what kind the figures of a manifest are, as far as others read them.
-
-Digests say that a manifest was not changed since it was sealed. Who seals it anew can put in what he likes, and a text
-in the place of a number must be told by its name, not by whatever stumbles over it.
-"""
+"""Of what kind the figures of a manifest are, as far as others read them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import model_validator
 
-Count = Annotated[int, Field(ge=-(2**63), lt=2**63)]
-Number = Annotated[float, Field(ge=-1e300, le=1e300)]
-Counts = dict[str, Count]
+from schemas.shapes import Count, Counts, Digest, Number, Shape
 
 
-class _Figures(BaseModel):
-    """Strict: a text is no number, and neither is a truth value. What is not named here may be anything."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
-
-
-class _Examples(_Figures):
+class _Examples(Shape):
     examples: Count
     splits: Counts
 
 
-class _Base(_Figures):
-    policy: str
+class _Base(Shape):
+    policy: Digest
 
 
-class _Sampled(_Figures):
+class _Sampled(Shape):
     """Of rollouts, teachers and evaluations."""
 
     examples: Count | None = None
@@ -52,28 +40,29 @@ class _Evaluate(_Sampled):
     parts: dict[str, Number | None] | None = None
 
 
-class _Group(_Figures):
+class _Group(Shape):
     rollouts: Count | None = None
     groups: Count | None = None
     members: Count | None = None
     reward: dict[str, Number] | None = None
 
 
-class _Adapter(_Figures):
+class _Adapter(Shape):
     steps: Count
     modules: list[str]
+    members: Count = 0
     reason: str | None = None
 
 
-class _Source(_Figures):
+class _Source(Shape):
     members: Count
     share: Number | None
     pull_share: Number | None
 
 
-class _Train(_Figures):
+class _Train(Shape):
     trained: bool
-    policy: str | None = None
+    policy: Digest | None = None
     reason: str | None = None
     ended_early: str | None = None
     objective: str | None = None
@@ -95,10 +84,12 @@ class _Train(_Figures):
     def _made_something(self) -> Self:
         if self.trained and self.policy is None:
             raise ValueError("trained is true, and no policy is named")
+        if not self.trained and self.reason is None:
+            raise ValueError("trained is false, and no reason is given")
         return self
 
 
-class _Prompts(_Figures):
+class _Prompts(Shape):
     optimizer: str
     trials: Count
     score_before: Number | None
@@ -110,7 +101,7 @@ class _Prompts(_Figures):
     first_error: str | None = None
 
 
-class _Moved(_Figures):
+class _Moved(Shape):
     """Drift over some calls."""
 
     calls: Count
@@ -123,7 +114,7 @@ class _Moved(_Figures):
     top_completion_share_gain: Number | None = None
 
 
-class _Canaries(_Figures):
+class _Canaries(Shape):
     n: Count
     same_share: Number | None
     mean_kl: Number | None
@@ -136,14 +127,23 @@ class _Drift(_Moved):
     alarms: list[str] = []
 
 
-class _Ingest(_Figures):
+class _Ingest(Shape):
+    traces: Count
     rollouts: Count
     invocations: Count
+    examples: Count
+    examples_with_siblings: Count
     fidelity: Counts
     fidelity_reasons: Counts
+    left_out_traces: Counts
+    left_out_calls: Counts
+    no_reward: Counts
+    modules: Counts = {}
+    redacted: Counts = {}
+    onto: Counts | None = None
 
 
-OF_STAGE: Mapping[str, type[_Figures]] = {
+OF_STAGE: Mapping[str, type[Shape]] = {
     "examples": _Examples,
     "base": _Base,
     "rollout": _Sampled,
@@ -157,7 +157,9 @@ OF_STAGE: Mapping[str, type[_Figures]] = {
 }
 
 
-class _Provenance(_Figures):
+class Provenance(Shape):
+    """Of any artifact: where and with what it was made."""
+
     code: dict[str, str | None] = {}
     packages: dict[str, str] = {}
     python: str | None = None
@@ -168,25 +170,3 @@ class _Provenance(_Figures):
     device: str | None = None
     root: str | None = None
     run: str | None = None
-
-
-def figures_problem(stage: str, metrics: Mapping[str, Any], provenance: Mapping[str, Any]) -> str | None:
-    """The first figure that is of another kind than its name says; None where all are.
-
-    Args:
-        stage: of the artifact.
-        metrics: of its manifest.
-        provenance: of its manifest.
-    """
-    for name, kind, found in (
-        ("metrics", OF_STAGE.get(stage, _Figures), metrics),
-        ("provenance", _Provenance, provenance),
-    ):
-        try:
-            kind.model_validate(found)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join([name, *(str(part) for part in first["loc"])])
-            got = "" if first["type"] in ("missing", "value_error") else f" (got {str(first['input'])[:60]!r})"
-            return f"{where}: {first['msg'].removeprefix('Value error, ')}{got}"
-    return None

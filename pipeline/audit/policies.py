@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +9,7 @@ from pipeline.audit.check import Check, Run, each
 from pipeline.manifests import MANIFEST
 from schemas.canonical import canonical_json
 from schemas.parquet import read_rows
-from schemas.policies import POLICIES, policy_digest
+from schemas.policies import POLICIES, named_adapters, policy_digest
 from stages.contract import Artifact
 
 
@@ -80,7 +79,7 @@ def adapter_problems(artifact: Artifact) -> Iterator[str]:
     if row is None:
         yield f"{path}: lacks the policy {policy[:12]} that the manifest names"
         return
-    adapters = json.loads(row["adapters"])
+    adapters = named_adapters(path, policy)
     if policy_digest(row["base"], adapters) != policy:
         yield f"{path}: policy {policy[:12]} does not follow from its base and adapters"
     there = read_adapters(artifact.path)
@@ -90,7 +89,7 @@ def adapter_problems(artifact: Artifact) -> Iterator[str]:
             where = there.by_module.get(module, artifact.path)
             was, named = (str(digests.get(module))[:12] for digests in (found, adapters))
             yield f"{where}: the digest of the adapter of '{module}' is {was}, the policy names {named}"
-    before = json.loads(rows[row["parent"]]["adapters"]) if row["parent"] in rows else {}
+    before = named_adapters(path, row["parent"]) if row["parent"] in rows else {}
     yield from _kept(artifact, before, adapters)
 
 

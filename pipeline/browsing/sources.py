@@ -73,9 +73,8 @@ def grouped(run: OpenRun) -> list[Grouped]:
     found = []
     for index in range(len(run.state.iterations)):
         if (group := run.stage(index, "group")) is not None:
-            inputs = group.manifest.payload.get("inputs", {}).values()
-            own = {item.artifact.digest for item in rolled(run) if item.iteration == index} if not inputs else ()
-            found.append(Grouped(index, group, run.stage(index, "train"), frozenset({*inputs, *own})))
+            inputs = frozenset(group.manifest.payload["inputs"].values())
+            found.append(Grouped(index, group, run.stage(index, "train"), inputs))
     return found
 
 

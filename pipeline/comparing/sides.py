@@ -6,14 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline import runfile
-from pipeline.choices import ORDER
 from pipeline.jobs import stage_of
-from pipeline.runfile import RunFile
+from pipeline.runfile import ORDER, SETUP, RunFile
 from pipeline.store import Store
 from schemas.recipe import Recipe
 from stages.contract import Artifact
-
-SETUP = ("ingest", "examples", "program", "base", "prompts")
 
 
 @dataclass(frozen=True)
@@ -22,13 +19,9 @@ class Side:
 
     folder: Path
     run: RunFile
+    recipe: Recipe
     artifacts: dict[str, Artifact]
     """By what a person calls them, in order."""
-
-    @property
-    def recipe(self) -> Recipe:
-        """The resolved recipe."""
-        return Recipe.model_validate(self.run.recipe)
 
     def setup(self, stage: str) -> Artifact | None:
         """What the whole run shares of a stage."""
@@ -44,7 +37,12 @@ def open_side(folder: Path) -> Side:
     run = runfile.read_run(folder)
     store = Store(folder / "artifacts")
     names = _names(run)
-    return Side(folder, run, {name: store.open(stage, key) for name, (stage, key) in names.items()})
+    return Side(
+        folder,
+        run,
+        runfile.resolved(folder, run),
+        {name: store.open(stage, key) for name, (stage, key) in names.items()},
+    )
 
 
 def _names(run: RunFile) -> dict[str, tuple[str, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 from pipeline import lineage
@@ -13,8 +12,7 @@ from pipeline.release.standing import NEWEST
 from pipeline.reporting.opened import OpenRun
 from pipeline.tainted import refuse_tainted
 from schemas.errors import DataError, RecipeError
-from schemas.parquet import read_rows
-from schemas.policies import POLICIES, policy_digest
+from schemas.policies import named_adapters, policy_digest
 from stages.contract import Artifact
 from stages.engines.adapters import BASE, AdapterSet, read_adapters
 from stages.engines.digests import recorded_digests
@@ -90,9 +88,8 @@ def _made(item: Iteration, policy: str) -> bool:
 def _checked(train: Artifact, policy: str, adapters: AdapterSet, base: str) -> dict[str, str]:
     """The adapters' digests, once they, their base and the policy fit together."""
     path = train.file("policies.parquet")
-    row = next((row for row in read_rows(path, POLICIES) if row["policy"] == policy), None)
     digests = adapters.digests()
-    if row is None or json.loads(row["adapters"]) != digests or policy_digest(base, digests) != policy:
+    if named_adapters(path, policy) != digests or policy_digest(base, digests) != policy:
         raise DataError(
             f"{path}: policy {policy[:12]} does not follow from the base {base[:12]} and the adapters there; "
             "`mmgrpo verify` says more"

@@ -47,7 +47,7 @@ class Facts:
     policy: str
     iterations: int
     recipe: dict[str, Any]
-    """As run.json has it: nothing is left out yet."""
+    """Resolved: nothing is left out yet."""
     recipe_set: dict[str, Any]
     """The fields of it that are not the defaults."""
     base_name: str
@@ -100,15 +100,15 @@ def facts_of(run: OpenRun, chosen: Chosen) -> Facts:
         name=run.state.name,
         policy=chosen.policy,
         iterations=chosen.position,
-        recipe=run.state.recipe,
+        recipe=run.recipe.model_dump(mode="json"),
         recipe_set=run.recipe.model_dump(mode="json", exclude_defaults=True),
         base_name=without_folder(run.recipe.model.base),
         base=chosen.base,
         adapters=adapters,
         digests=chosen.digests,
         examples=examples.digest,
-        data=examples.payload.get("params", {}).get("data"),
-        splits=dict(examples.metrics.get("splits") or {}),
+        data=examples.payload["params"]["data"],
+        splits=dict(examples.metrics["splits"]),
         snapshot=snapshot.digest if snapshot else None,
         snapshot_figures=snapshot.manifest.metrics if snapshot else {},
         rolled=tuple(_rolled(chosen)),

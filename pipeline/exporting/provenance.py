@@ -66,5 +66,5 @@ def _link(stage: str, iteration: int | None, artifact: Artifact) -> dict[str, An
         "digest": manifest.digest,
         "manifest": manifest.manifest_digest,
         "stage_version": manifest.stage_version,
-        "inputs": dict(sorted(manifest.payload.get("inputs", {}).items())),
+        "inputs": dict(sorted(manifest.payload["inputs"].items())),
     }

@@ -10,7 +10,7 @@ from typing import Any
 
 from pipeline.drifting import alarms
 from pipeline.locks import hold
-from pipeline.manifests import MANIFEST, read_manifest
+from pipeline.manifests import read_stored
 from pipeline.release.evidence import weigh
 from pipeline.release.ledger import take_look
 from pipeline.release.records import decisions, write
@@ -157,7 +157,7 @@ def _trained(run: OpenRun) -> dict[str, Artifact]:
     found: dict[str, Artifact] = {}
     for stage, path in run.store.all():
         if stage == "train":
-            manifest = read_manifest(path / MANIFEST)
+            manifest = read_stored(path)
             if manifest.metrics["trained"]:
                 found.setdefault(str(manifest.metrics["policy"]), Artifact(path, manifest))
     return found

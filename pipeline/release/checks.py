@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline.manifests import MANIFEST, read_manifest
+from pipeline.manifests import read_stored
 from pipeline.release.ledger import ledger_of, looks, missing_looks
 from pipeline.release.openings import openings
 from pipeline.release.records import FOLDER, decisions, name_of
@@ -40,7 +40,7 @@ def _of_ledger(run: OpenRun, made: list[Decision]) -> Iterator[str]:
     undecided = [look for look in found if look.candidate in run.state.policies and look.digest not in decided]
     # Runs with one ledger may have policies in common, such as a run and its copy: whose look it was, the scores say.
     every = run.store.all() if undecided else []
-    scored = {read_manifest(folder / MANIFEST).digest for stage, folder in every if stage == "evaluate"}
+    scored = {read_stored(folder).digest for stage, folder in every if stage == "evaluate"}
     for look in undecided:
         if look.candidate_scores in scored:
             yield (

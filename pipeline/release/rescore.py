@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pipeline.jobs import Job
-from pipeline.manifests import MANIFEST, read_manifest
+from pipeline.manifests import read_stored
 from pipeline.release.standing import Standing
 from pipeline.run import Runner
 from pipeline.store import Store
@@ -57,6 +57,6 @@ def base_policy(job: Job) -> str | None:
 def by_digest(store: Store, digest: str) -> Artifact | None:
     """Optimized prompts by their artifact's digest."""
     for stage, path in store.all():
-        if stage == "prompts" and (manifest := read_manifest(path / MANIFEST)).digest == digest:
+        if stage == "prompts" and (manifest := read_stored(path)).digest == digest:
             return Artifact(path, manifest)
     return None

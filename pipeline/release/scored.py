@@ -39,7 +39,7 @@ class Scored:
     @property
     def prompts(self) -> str | None:
         """Digest of the artifact of prompts that it was scored with."""
-        found = self.artifact.manifest.payload.get("inputs", {}).get("prompts")
+        found = self.artifact.manifest.payload["inputs"].get("prompts")
         return None if found is None else str(found)
 
     def span(self) -> tuple[float, float]:

@@ -56,7 +56,7 @@ def _mark(run: OpenRun, place: _Place, manifest: Manifest | None, tainted: Taint
         return "deleted" if run.store.deleted(place.stage, place.key) else "missing"
     if tainted is None:
         return ""
-    policies = (manifest.metrics.get("policy"), manifest.payload.get("params", {}).get("policy"))
+    policies = (manifest.metrics.get("policy"), manifest.payload["params"].get("policy"))
     return "tainted" if manifest.digest in tainted.artifacts or set(policies) & set(tainted.policies) else ""
 
 
@@ -68,7 +68,7 @@ def _links(manifests: dict[str, Manifest]) -> Iterator[Link]:
         for digest in filter(None, (manifest.digest, policy)):
             known.setdefault(digest, []).append(name)
     for name, manifest in manifests.items():
-        for role, digest in sorted(manifest.payload.get("inputs", {}).items()):
+        for role, digest in sorted(manifest.payload["inputs"].items()):
             sources = [source for source in known.get(digest, ()) if source != name]
             if sources:
                 yield Link(_of_stage(sources, manifests, role.partition(".")[0]), name, role)

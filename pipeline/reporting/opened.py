@@ -7,16 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
-from pydantic import ValidationError
 
 from pipeline.jobs import stage_of
-from pipeline.partial import TELEMETRY_FILE
-from pipeline.runfile import NAME, RunFile, read_run
+from pipeline.partial import TELEMETRY_FILE, read_sums
+from pipeline.runfile import RunFile, read_run, resolved
 from pipeline.stages_in_order import STAGES as JOBS
 from pipeline.store import Store
 from pipeline.tombstones import tombstone_of
-from schemas.errors import DataError
-from schemas.foreign import read_json
 from schemas.parquet import read_frame
 from schemas.recipe import Recipe
 from schemas.table import TableSpec
@@ -79,11 +76,7 @@ def open_run(folder: Path) -> OpenRun:
         DataError: when it is not a run folder, or holds a recipe that this release does not know.
     """
     state = read_run(folder)
-    try:
-        recipe = Recipe.model_validate(state.recipe)
-    except ValidationError as error:
-        raise DataError(f"{folder / NAME}: its recipe is not one of this release: {error}") from None
-    return OpenRun(folder, state, recipe, ReadStore(folder / "artifacts"))
+    return OpenRun(folder, state, resolved(folder, state), ReadStore(folder / "artifacts"))
 
 
 def table_files(artifact: Artifact, spec: TableSpec) -> list[Path]:
@@ -109,9 +102,4 @@ def telemetry(artifact: Artifact) -> dict[str, float]:
     """
     if TELEMETRY_FILE not in artifact.manifest.files:
         return {}
-    path = artifact.file(TELEMETRY_FILE)
-    try:
-        figures = read_json(path)
-        return {str(name): float(value) for name, value in figures.items()}
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise DataError(f"{path}: expected a JSON object of numbers ({error})") from None
+    return {name: float(value) for name, value in read_sums(artifact.file(TELEMETRY_FILE)).items()}

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipeline.audit.recorded import CannotRedoError, Recorded, recorded
-from pipeline.choices import ORDER
 from pipeline.comparing.data import differing
 from pipeline.graph import Graph
 from pipeline.jobs import stage_of
-from pipeline.runfile import RunFile
+from pipeline.runfile import ORDER, RunFile
 from pipeline.store import Store
 from schemas.canonical import digest
 from schemas.errors import RecipeError
@@ -92,7 +91,7 @@ def with_adapter(job: Recorded, trained: Artifact) -> Recorded:
     return replace(job, artifact=Artifact(job.artifact.path, moved), inputs=inputs)
 
 
-def refuse_other_code(run: RunFile, program: Artifact, root: Path) -> None:
+def refuse_other_code(recipe: Recipe, program: Artifact, root: Path) -> None:
     """Stop where the program is not the one that the run recorded.
 
     Raises:
@@ -101,13 +100,13 @@ def refuse_other_code(run: RunFile, program: Artifact, root: Path) -> None:
     from stages.programs.load import program_identity
 
     was = program.manifest.payload["params"]["identity"]
-    now = program_identity(Recipe.model_validate(run.recipe), root)
+    now = program_identity(recipe, root)
     if was == now:
         return
     lines = [
         f"{name} ({'changed' if all(pair) else 'added' if pair[1] else 'gone'})"
         for kind in ("code", "files")
-        for name, pair in differing(was[kind], now[kind]).items()
+        for name, pair in differing(was.get(kind, {}), now[kind]).items()
     ]
     others = [name for name in differing(was, now) if name not in ("code", "files")]
     lines += [f"its {name}" for name in others]

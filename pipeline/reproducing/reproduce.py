@@ -77,12 +77,13 @@ def reproduce(asked: Asked, execution: Execution, reporter: Reporter) -> Reprodu
     program = store.open("program", run.setup["program"])
     root = _root(asked, program)
     if any(item.artifact.manifest.stage == "evaluate" for item in todo):
-        refuse_other_code(run, program, root)
+        refuse_other_code(runfile.resolved(asked.run, run), program, root)
     about = {"run": str(asked.run.absolute()), "run_digest": run.digest}
     _claim(asked.folder, about)
     with hold(asked.folder / ".lock", f"folder {asked.folder}"):
         graph = _taken(open_graph(asked.run), todo, asked.folder)
-        dtype = run.recipe["model"]["dtype"] if run.recipe["train"]["precision"] == "float32" else "bfloat16"
+        recipe = runfile.resolved(asked.run, run)
+        dtype = recipe.model.dtype if recipe.train.precision == "float32" else "bfloat16"
         tolerance = TOLERANCES["float32" if dtype == "float32" else "bfloat16"]
         again = _Again(asked.folder, execution, reporter, tolerance)
         found = Reproduction(again.all(todo, graph, run, root), tolerance, dtype)

@@ -6,7 +6,6 @@ separately, each in its own way, and must agree.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,10 +14,9 @@ from pathlib import Path
 import polars as pl
 
 from pipeline.graph import Graph, made_policy
-from pipeline.moved import adapters_of, members_moving, took_steps
+from pipeline.moved import adapters_of, digests_of, members_moving, took_steps
 from schemas.errors import DataError, RecipeError
-from schemas.parquet import read_rows
-from schemas.policies import POLICIES, SHARED
+from schemas.policies import SHARED
 from stages.contract import Artifact
 from stages.places import place_of
 
@@ -97,10 +95,8 @@ def _made(graph: Graph, train: Artifact) -> list[Made]:
     found = adapters_of(train)
     if found is None:
         return []
-    now, previous = _by_module(train, str(made_policy(train))), graph.inputs(train).get("previous")
-    before: dict[str, str] = {}
-    if previous is not None:
-        before = _by_module(previous, str(previous.manifest.metrics["policy"]))
+    now, previous = digests_of(train, found), graph.inputs(train).get("previous")
+    before = {} if previous is None else digests_of(previous, adapters_of(previous))
     made = []
     for name, path in found.folders.items():
         modules = tuple(sorted(module for module, own in found.names.items() if own == name))
@@ -108,15 +104,6 @@ def _made(graph: Graph, train: Artifact) -> list[Made]:
         was = next((before[module] for module in modules if module in before), None)
         made.append(Made(digest, name, modules, path, train, took_steps(train, name), was))
     return made
-
-
-def _by_module(train: Artifact, policy: str) -> dict[str, str]:
-    """Adapter digests of a policy by module."""
-    for row in read_rows(train.file("policies.parquet"), POLICIES):
-        if row["policy"] == policy:
-            digests: dict[str, str] = json.loads(row["adapters"])
-            return digests
-    raise DataError(f"{train.file('policies.parquet')}: lacks the policy {policy[:12]} that the manifest names")
 
 
 def served(made: Made) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from schemas.errors import DataError
 from schemas.execution import Execution
-from schemas.parquet import read_rows
-from schemas.policies import POLICIES
+from schemas.policies import named_adapters
 from schemas.recipe import Recipe
 from schemas.recipe_data import ModelSection
 from stages.contract import Inputs
@@ -113,10 +111,7 @@ def policy_adapters(inputs: Inputs) -> dict[str, Adapter]:
     if "adapter" not in inputs.artifacts:
         return {}
     artifact, policy = inputs["adapter"], str(inputs.params["policy"])
-    rows = [row for row in read_rows(artifact.file("policies.parquet"), POLICIES) if row["policy"] == policy]
-    if not rows:
-        raise DataError(f"{artifact.file('policies.parquet')}: it does not hold the policy {policy[:12]}")
-    digests: dict[str, str] = json.loads(rows[0]["adapters"])
+    digests = named_adapters(artifact.file("policies.parquet"), policy)
     folders = read_adapters(artifact.path).by_module
     if folders.keys() != digests.keys():
         raise DataError(

@@ -19,6 +19,7 @@ from schemas.canonical import digest_file
 from schemas.errors import DataError, RecipeError
 from schemas.execution import Execution
 from schemas.foreign import read_json
+from schemas.made_up import manifest_problem
 from schemas.manifest import Manifest
 from schemas.pieces import PieceWriter
 from schemas.recipe import Recipe
@@ -83,8 +84,10 @@ def open_snapshot(recipe: Recipe, root: Path) -> tuple[Path, Manifest]:
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise RecipeError(f"traces.snapshot: {folder} is no snapshot ({reason}); `mmgrpo ingest` makes one") from None
-    if manifest.stage != NAME or manifest.manifest_digest != manifest.own_digest():
-        raise RecipeError(f"traces.snapshot: {folder} holds no intact snapshot; `mmgrpo ingest` makes one")
+    if manifest.stage != NAME:
+        raise RecipeError(f"traces.snapshot: {folder} holds no snapshot; `mmgrpo ingest` makes one")
+    if problem := manifest_problem(manifest):
+        raise RecipeError(f"traces.snapshot: {folder} holds no intact snapshot ({problem}); `mmgrpo ingest` makes one")
     return folder, manifest
 
 

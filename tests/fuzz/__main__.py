@@ -17,6 +17,7 @@ from pathlib import Path
 from random import Random
 
 from tests.fuzz import records, traces
+from tests.fuzz.forged import DEEP, Forger, commands_for
 from tests.fuzz.mutate import mutated, resealed
 from tests.fuzz.runs import judge_commands, spoilt_run, whole_run
 
@@ -79,7 +80,8 @@ def _cases(cache: Path) -> list[tuple[Case, float]]:
     cache.mkdir(parents=True, exist_ok=True)
     records.CACHE.append(cache)
     assembler = traces.assembler_in(cache)
-    whole_run(cache)
+    whole = whole_run(cache)
+    forger, commands = Forger(whole, cache / "own" / "recipe.toml", cache / "forged"), (*commands_for(whole), *DEEP)
     everything = traces.seeds("auto", further=True)
     own = {name: traces.seeds(name, further=True) or everything for name in traces.FORMATS}
     seeds: dict[str, list[bytes]] = {}
@@ -113,7 +115,12 @@ def _cases(cache: Path) -> list[tuple[Case, float]]:
         folder, _ = spoilt_run(cache, work, draw)
         return "run folder", lambda: judge_commands(folder, cache, work)
 
-    return [(one_trace, 0.6), (one_record, 0.3), (neighbours, 0.05), (one_run, 0.05)]
+    def made_up(draw: Random, work: Path) -> tuple[str, Callable[[], object]]:
+        forgery = draw.choice(forger.forgeries)
+        (work / "input").write_text(f"{forgery}\n")
+        return "made up", lambda: forger.judge(forgery, draw.sample(commands, 3))
+
+    return [(one_trace, 0.5), (one_record, 0.25), (neighbours, 0.05), (one_run, 0.05), (made_up, 0.15)]
 
 
 if __name__ == "__main__":

@@ -89,7 +89,8 @@ def _seed_manifest(folder: Path) -> list[bytes]:
 
 def _seed_run(folder: Path) -> list[bytes]:
     write_run(
-        folder, RunFile(name="n", recipe={"a": {"b": 1.5}}, setup={"base": "k" * 64}, policies=("p",), tests_opened=1)
+        folder,
+        RunFile(name="n", recipe={"a": {"b": 1.5}}, setup={"base": "0" * 64}, policies=("1" * 64,), tests_opened=1),
     )
     return [(folder / "run.json").read_bytes()]
 

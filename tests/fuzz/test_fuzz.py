@@ -13,15 +13,18 @@ from random import Random
 import pytest
 
 from tests.fuzz import records, traces
+from tests.fuzz.forged import Forger, commands_for
 from tests.fuzz.mutate import RAW, mutated, resealed
 from tests.fuzz.records import RECORDS, Record
-from tests.fuzz.runs import judge_commands, spoilt_run
+from tests.fuzz.runs import judge_commands, spoilt_run, whole_run
 
 HERE = Path(__file__).parent / "found"
 FOUND = sorted(path.relative_to(HERE) for path in HERE.glob("*/*/*"))
 BY_NAME = {record.name: record for record in RECORDS}
 TRACES, FORMS = 12, 25
 """Inputs of a format, and forms of a record."""
+FORGERIES = 24
+"""Parts of a run's records that are made up."""
 names = pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.name)
 
 
@@ -93,6 +96,19 @@ def test_a_good_file_among_spoilt_ones_is_in_the_snapshot(cache: Path, tmp_path:
     traces.judge_neighbours(
         [*spoilt, *((HERE / path).read_bytes() for path in FOUND if path.parts[0] == "traces")], tmp_path
     )
+
+
+def test_what_was_made_up_with_digests_that_follow_is_refused_by_name_or_changes_nothing(
+    cache: Path, tmp_path: Path
+) -> None:
+    whole, draw = whole_run(cache), Random(0)
+    forger, commands = Forger(whole, cache / "own" / "recipe.toml", tmp_path), commands_for(whole)
+    said = []
+    for forgery in draw.sample(forger.forgeries, FORGERIES):
+        said += forger.judge(forgery, draw.sample(commands, 2))
+    codes = [answer.code for answer in said]
+    assert codes.count(3) > FORGERIES / 4, "hardly anything was refused"
+    assert codes.count(0) > FORGERIES / 4, "hardly anything was answered"
 
 
 @pytest.mark.slow

@@ -20,8 +20,10 @@ from pipeline.remote import attached
 from pipeline.store import Store
 from stages.contract import Artifact
 
-PAYLOAD = {"stage": "group", "stage_version": 1, "recipe": {"a": 1}, "params": {}, "inputs": {}}
+PROGRAM = {"identity": {"factory": "mine:program"}}
+PAYLOAD = {"stage": "program", "stage_version": 1, "recipe": {"a": 1}, "params": PROGRAM, "inputs": {}}
 KEY = key_of(PAYLOAD)
+FILES = ("parts/a.json", "parts/b.json", "program.json")
 QUIET = Reporter("off")
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "s3cr3t-k3y", "AWS_DEFAULT_REGION": "us-east-1"}
 
@@ -127,7 +129,7 @@ class Machine:
                 os.environ["MMGRPO_CACHE"] = before
 
 
-def fill(out: PartialArtifact, mark: str, names: tuple[str, ...] = ("parts/a.json", "parts/b.json")) -> None:
+def fill(out: PartialArtifact, mark: str, names: tuple[str, ...] = FILES) -> None:
     """Commit some files, whose bytes are those of whoever writes."""
     for name in names:
         if name not in out.committed():
@@ -138,17 +140,18 @@ def fill(out: PartialArtifact, mark: str, names: tuple[str, ...] = ("parts/a.jso
 
 def finish(out: PartialArtifact, mark: str) -> Artifact:
     """Finish it."""
+    fill(out, mark, FILES[-1:])
     given = {"payload": PAYLOAD, "metrics": {"mark": mark}, "provenance": {}}
-    return out.finish(stage="group", version=1, key=KEY, **given)
+    return out.finish(stage="program", version=1, key=KEY, **given)
 
 
 def make(folder: Path, mark: str) -> Artifact:
     """Make the artifact below a mirror."""
-    with Store(folder / "artifacts").begin("group", KEY, QUIET) as out:
+    with Store(folder / "artifacts").begin("program", KEY, QUIET) as out:
         fill(out, mark)
         return finish(out, mark)
 
 
 def found(folder: Path) -> Artifact | None:
     """The artifact, as it is seen there."""
-    return Store(folder / "artifacts").find("group", KEY)
+    return Store(folder / "artifacts").find("program", KEY)

@@ -8,14 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.browsing.section import script
+from pipeline.metering import Meter
 from pipeline.progress import Reporter
 from pipeline.reporting.scripts import own_script
 from pipeline.runfile import RunFile, write_run
 from pipeline.store import Store
 from schemas.canonical import canonical_json, digest
+from schemas.drift import DRIFT
 from schemas.examples import EXAMPLES, example_row
 from schemas.groups import EXCLUDED, GROUPS
+from schemas.made_up import FILES
 from schemas.parquet import write_table
+from schemas.policies import POLICIES
 from schemas.recipe import Recipe
 from schemas.rollouts import INVOCATIONS, ROLLOUTS
 from schemas.scores import SCORES
@@ -43,6 +47,38 @@ FIGURES: dict[str, dict[str, Any]] = {
     "evaluate": {"split": "dev", "mean": 0.5, "n": 4, "statuses": {}, "failures": {}},
 }
 """What manifests of a stage have at least."""
+SAMPLING = ("base", "examples", "program")
+ROLES = {
+    **dict.fromkeys(("prompts", "rollout", "teacher", "evaluate"), SAMPLING),
+    "group": ("policies", "rollout"),
+    "logprobs": ("base", "group", "rollout"),
+    "train": ("base", "group", "rollout"),
+    "drift": ("base", "evaluate"),
+}
+"""Inputs that a stage always has."""
+SLICES: dict[str, dict[str, Any]] = {
+    "group": {"seed": 0, "group": {}, "k": 4, "balance": "sequence", "context": 128},
+    "train": {"model": {}},
+    "evaluate": {"evaluate": {"failure_score": 0.0, "samples": 1, "limit": None}},
+}
+"""What of a recipe stands in a key, as far as others read it."""
+EMPTY = {f"{spec.name}.parquet": spec for spec in (EXAMPLES, INVOCATIONS, EXCLUDED, GROUPS, POLICIES, DRIFT)}
+"""Tables that every artifact of some stage has."""
+
+
+def least_params(stage: str) -> dict[str, Any]:
+    """Parameters of a stage, of a policy that nothing else is about."""
+    policy, base = digest("a policy"), dict.fromkeys(("base", "weights", "tokenizer", "template"), digest("a base"))
+    return {
+        "examples": {"data": digest("a file")},
+        "program": {"identity": {"factory": "loop:factory"}},
+        "base": {"base": base},
+        "rollout": {"iteration": 0, "policy": policy},
+        "group": {"iteration": 0},
+        "train": {"iteration": 0},
+        "evaluate": {"policy": policy, "split": "dev"},
+        "drift": {"policy": policy, "split": "dev", "canaries": None},
+    }.get(stage, {})
 
 
 class RunWriter:
@@ -61,6 +97,7 @@ class RunWriter:
                 "run": {"iterations": iterations},
             }
         )
+        self.meter: Meter | None = None
         self.setup: dict[str, str] = {}
         self.iterations: list[dict[str, str]] = []
         self.evaluations: dict[str, dict[str, str]] = {}
@@ -79,16 +116,33 @@ class RunWriter:
         excluded: dict[str, int] | None = None,
         params: dict[str, Any] | None = None,
         inputs: dict[str, str] | None = None,
+        made_for: str | None = None,
         **telemetry: float,
     ) -> str:
-        """Write one finished artifact; returns its key. `inputs` are keys of others, or the policy of an adapter."""
-        taken = {role: self.digests.get(source, source) for role, source in (inputs or {}).items()}
-        payload = {"stage": stage, "name": name, "params": params or {}, "inputs": taken}
+        """Write one finished artifact; returns its key.
+
+        `inputs` are keys of others, or the policy of an adapter; `made_for` is a run's place.
+        """
+        taken = {role: digest(f"no {role}") for role in ROLES.get(stage, ())}
+        taken |= {role: self.digests.get(source, source) for role, source in (inputs or {}).items()}
+        payload = {
+            "stage": stage,
+            "stage_version": 1,
+            "name": name,
+            "recipe": SLICES.get(stage, {}),
+            "params": least_params(stage) | (params or {}),
+            "inputs": taken,
+        }
+        tables = tables | {file: (EMPTY[file], []) for file in FILES[stage] if file in EMPTY.keys() - tables.keys()}
         key = digest(payload)
-        with self.store.begin(stage, key, Reporter("off")) as out:
+        with self.store.begin(stage, key, Reporter("off"), self.meter) as out:
             for file, (spec, rows) in tables.items():
                 write_table(rows, out.scratch / "table.parquet", spec)
                 out.commit_shard(file, out.scratch / "table.parquet")
+            for file in FILES[stage]:
+                if file.endswith(".json"):
+                    (out.scratch / "draft.json").write_text("{}\n")
+                    out.commit_shard(file, out.scratch / "draft.json")
             for reason, count in (excluded or {}).items():
                 out.exclude(reason, count)
             if telemetry:
@@ -99,19 +153,20 @@ class RunWriter:
                 key=key,
                 payload=payload,
                 metrics=FIGURES.get(stage, {}) | (metrics or {}),
-                provenance={"code": {"commit": "c0ffee" * 6, "dirty": None}},
+                provenance={"code": {"commit": "c0ffee" * 6, "dirty": None}, "run": made_for},
             )
         self.digests[key] = made.digest
         return key
 
     def write(self) -> Path:
         """Write run.json as it stands."""
+        trained = sum("train" in keys for keys in self.iterations)
         run = RunFile(
             name=self.recipe.name,
             recipe=self.recipe.model_dump(mode="json"),
             setup=self.setup,
             iterations=tuple(self.iterations),
-            policies=tuple(self.policies[: 1 + sum("train" in keys for keys in self.iterations)]),
+            policies=tuple(self.policies[: max(len(self.iterations), 1 + trained)]),
             evaluations=self.evaluations,
             **self.state,
         )

@@ -97,7 +97,7 @@ def test_a_train_stage_that_moved_nothing_trained_on_nothing(tmp_path: Path):
     writer = started(tmp_path)
     writer.add_rollout()
     writer.add_group()
-    writer.add_train(trained=False)
+    writer.add_train(trained=False, reason="all groups are flat")
     run = opened(writer.write())
     assert trajectory(run, 0, writer.made[0][1]["rollout_id"])["calls"][0]["fates"][0]["trained"] == 0
 

@@ -31,7 +31,7 @@ from schemas.recipe import Recipe
 from schemas.telemetry import Attempt, read_attempts
 from stages import evaluate, group, logprobs, prompts, rollout, teacher, train
 from stages.programs.spending import Spending
-from tests.test_pipeline.report_run import FIGURES, RunWriter
+from tests.test_pipeline.report_run import RunWriter
 
 PAYLOAD = {"stage": "demo"}
 KEY = digest(PAYLOAD)
@@ -273,24 +273,15 @@ def test_an_artifact_of_two_iterations_is_counted_once(tmp_path: Path) -> None:
 def test_what_was_made_for_another_run_of_the_store_is_marked(tmp_path: Path) -> None:
     one, other = tmp_path / "runs" / "one", tmp_path / "runs" / "other"
     store = Store(tmp_path / "artifacts")
+    store.root.mkdir()
     for folder in (one, other):
         folder.mkdir(parents=True)
         (folder / "artifacts").symlink_to(store.root)
-    keys: dict[str, str] = {}
-    for stage, run in (("examples", one), ("base", other)):
-        payload = {"stage": stage}
-        keys[stage] = digest(payload)
-        with store.begin(stage, keys[stage], Reporter("off"), Meter(lambda: 0)) as out:
-            out.finish(
-                stage=stage,
-                version=1,
-                key=keys[stage],
-                payload=payload,
-                metrics=FIGURES.get(stage, {"policy": "p"}),
-                provenance={"run": store.place(run)},
-            )
     writer = RunWriter(other)
-    writer.setup = keys
+    writer.meter = Meter(lambda: 0)
+    writer.setup["examples"] = writer.artifact("examples", "e", {}, made_for=store.place(one))
+    policy = {"policy": writer.policies[0]}
+    writer.setup["base"] = writer.artifact("base", "b", {}, metrics=policy, made_for=store.place(other))
     found = ledger(writer.write())
     assert [(row.stage, row.shared) for row in found.rows] == [("examples", 1), ("base", 0)]
     assert next(entry.made_for for entry in found.entries if entry.stage == "examples") == "runs/one"

@@ -129,6 +129,8 @@ def test_what_training_left_out_stands_with_what_it_means(tmp_path: Path):
     writer.add_rollout()
     writer.add_group()
     left_out = {"ids_do_not_decode": 2}
-    writer.iterations[-1]["train"] = writer.artifact("train", "t", {}, metrics={"trained": False}, excluded=left_out)
+    writer.iterations[-1]["train"] = writer.artifact(
+        "train", "t", {}, metrics={"trained": False, "reason": "none"}, excluded=left_out
+    )
     page = build_report(writer.write()).read_text()
     assert "the recorded ids do not give back the text that the program saw" in page

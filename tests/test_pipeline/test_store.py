@@ -185,7 +185,7 @@ def test_damaged_telemetry_is_named(tmp_path: Path) -> None:
     with Store(tmp_path).begin("demo", KEY, QUIET) as out:
         fill(out)
         (out.scratch.parent / "telemetry" / "telemetry.json").write_text("{")
-        with pytest.raises(DataError, match=r"telemetry.json: not JSON .* Delete this file"):
+        with pytest.raises(DataError, match=r"telemetry.json: expected a JSON object of numbers .* delete this"):
             out.telemetry(seconds=1.0)
 
 

@@ -11,13 +11,14 @@ import pytest
 from pipeline.manifests import MANIFEST, read_manifest
 from schemas.canonical import canonical_json
 from schemas.errors import DataError
-from schemas.figures import figures_problem
+from schemas.figures import OF_STAGE, Provenance
 from schemas.manifest import Manifest
+from schemas.shapes import first_problem
 from tests.test_pipeline.test_store import make
 
 TRAIN = {
     "trained": True,
-    "policy": "p",
+    "policy": "0" * 64,
     "steps": 3,
     "loss": 0.5,
     "adapters": {"shared": {"steps": 3, "modules": ["*"], "more": "?"}},
@@ -29,6 +30,7 @@ TRAIN = {
     [
         ("train", TRAIN | {"steps": "3"}, "metrics.steps: Input should be a valid integer (got '3')"),
         ("train", TRAIN | {"trained": "no"}, "metrics.trained: Input should be a valid boolean"),
+        ("train", TRAIN | {"trained": False}, "metrics: trained is false, and no reason is given"),
         ("train", TRAIN | {"policy": None}, "metrics: trained is true, and no policy is named"),
         ("train", {"steps": 3}, "metrics.trained: Field required"),
         ("train", TRAIN | {"adapters": {"shared": {"steps": None}}}, "metrics.adapters.shared.steps: "),
@@ -40,13 +42,13 @@ TRAIN = {
     ],
 )
 def test_a_figure_of_another_kind_is_named(stage: str, metrics: dict[str, Any], told: str) -> None:
-    assert told in str(figures_problem(stage, metrics, {}))
+    assert told in str(first_problem("metrics", OF_STAGE[stage], metrics))
 
 
-def test_figures_that_nobody_reads_and_stages_that_nobody_knows_are_free() -> None:
-    assert figures_problem("train", TRAIN | {"of_yours": ["?"]}, {"code": {"commit": None}}) is None
-    assert figures_problem("demo", {"rows": "many"}, {}) is None
-    assert figures_problem("demo", {}, {"packages": ["torch"]}) == (
+def test_figures_that_nobody_reads_are_free() -> None:
+    assert first_problem("metrics", OF_STAGE["train"], TRAIN | {"of_yours": ["?"]}) is None
+    assert first_problem("provenance", Provenance, {"code": {"commit": None}, "more": 5}) is None
+    assert first_problem("provenance", Provenance, {"packages": ["torch"]}) == (
         "provenance.packages: Input should be a valid dictionary (got \"['torch']\")"
     )
 
@@ -62,6 +64,5 @@ def test_a_sealed_manifest_with_made_up_figures_is_refused_by_its_name_and_the_f
 def test_every_stage_that_has_figures_is_known() -> None:
     """What stages write passes: every end-to-end test reads what it wrote. Here: none was forgotten."""
     from pipeline.stages_in_order import STAGES
-    from schemas.figures import OF_STAGE
 
     assert {*STAGES, "ingest"} - set(OF_STAGE) == {"program", "logprobs"}
