@@ -27,6 +27,7 @@ def export_snapshot(snapshot: Artifact, folder: Path) -> dict[str, int]:
     try:
         (draft / "data").mkdir(parents=True)
         for name in tables.values():
+            (draft / "data" / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(snapshot.file(name), draft / "data" / name)
         (draft / CARD).write_text(card(snapshot, tables), encoding="utf-8")
         draft.replace(folder)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
@@ -16,7 +16,7 @@ TELEMETRY = "telemetry/"
 class FileEntry(BaseModel):
     """One file of an artifact."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     sha256: str
     bytes: int
@@ -28,9 +28,9 @@ class FileEntry(BaseModel):
 class Manifest(BaseModel):
     """What an artifact is, what it was made from, and how."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    format: int = 1
+    format: Literal[1] = 1
     stage: str
     stage_version: int
     key: str

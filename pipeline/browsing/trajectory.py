@@ -14,6 +14,7 @@ from pipeline.browsing.rows import call_rows
 from pipeline.browsing.sources import Rolled, grouped, reading, rolled, scan
 from pipeline.browsing.tokens import Vocabulary, halves
 from pipeline.reporting.opened import OpenRun
+from schemas.cells import MESSAGES, NUMBERS, cell
 from schemas.errors import RecipeError
 from schemas.examples import EXAMPLES
 from schemas.rollouts import ROLLOUTS
@@ -68,7 +69,9 @@ def _trajectories(
         {
             **{name: row[name] for name in _ROLLOUT},
             "iteration": item.iteration,
-            "reward_parts": json.loads(row["reward_parts"]) if row["reward_parts"] else {},
+            "reward_parts": cell(row["reward_parts"], NUMBERS, f"{item.artifact.folder}, reward_parts")
+            if row["reward_parts"]
+            else {},
             "error": None if row["error"] is None else clip(row["error"], bounds.field),
             "output": laid_out(row["output"], bounds.field),
             "inputs": laid_out(inputs.get(row["example_id"]), bounds.field),
@@ -104,30 +107,34 @@ def _calls(
 
     def call(row: dict[str, Any]) -> Record:
         fates_ = became.get((row["rollout_id"], row["call_index"]), [])
-        return {name: row[name] for name in _CALL} | {"fates": fates_} | _texts(row, bounds, vocabulary)
+        return (
+            {name: row[name] for name in _CALL}
+            | {"fates": fates_}
+            | _texts(row, bounds, vocabulary, str(item.artifact.folder))
+        )
 
     shown = {name: [call(row) for row in ends(own, bounds.calls)] for name, own in rows.items()}
     return {name: len(own) for name, own in rows.items()}, shown
 
 
-def _texts(row: dict[str, Any], bounds: Bounds, vocabulary: Vocabulary) -> Record:
+def _texts(row: dict[str, Any], bounds: Bounds, vocabulary: Vocabulary, where: str) -> Record:
     """Prompt, completion and tokens of a call."""
     student = row["student_messages"]
     other = student if student != row["messages"] else None
     completion = row["completion"]
     return {
-        **_messages("messages", row["messages"], bounds),
-        **_messages("student_messages", other, bounds),
+        **_messages("messages", row["messages"], bounds, where),
+        **_messages("student_messages", other, bounds, where),
         "completion": None if completion is None else clip(completion, bounds.completion),
         **_tokens(row, bounds, vocabulary),
     }
 
 
-def _messages(name: str, text: str | None, bounds: Bounds) -> Record:
+def _messages(name: str, text: str | None, bounds: Bounds, where: str) -> Record:
     """Chat messages as {role, text}, and how many there are; None where there are none."""
     if text is None:
         return {name: None, f"{name}_made": 0}
-    messages = json.loads(text)
+    messages = cell(text, MESSAGES, f"{where}, {name}")
     return {
         name: [_message(item, bounds.message) for item in ends(messages, bounds.messages)],
         f"{name}_made": len(messages),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 
 from pipeline.reporting.opened import frame
 from schemas.canonical import digest
+from schemas.cells import NUMBERS, cell
 from schemas.recipe import Recipe
 from schemas.rollouts import NOT_OF_THE_PROGRAM
 from schemas.scores import SCORES
@@ -59,7 +59,8 @@ def read_scored(artifact: Artifact, recipe: Recipe) -> Scored | None:
     ids, scores = table["example_id"].to_list(), table["score"].to_list()
     if not ids:
         return None
-    parts = [{} if text is None else json.loads(text) for text in table["parts"].to_list()]
+    where = f"{artifact.folder / 'scores.parquet'}, parts"
+    parts = [{} if text is None else cell(text, NUMBERS, where) for text in table["parts"].to_list()]
     filled = [missing if score is None else float(score) for score in scores]
     rows = tuple(zip(ids, filled, parts, strict=True))
     spoiled = tuple(status for status in table["status"].to_list() if status in NOT_THE_MODEL)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from pipeline.reporting.opened import OpenRun, frame
+from schemas.cells import FIELDS, cell
 from schemas.examples import EXAMPLES
 
 MOST_VALUES = 20
@@ -31,7 +31,7 @@ def slices_of(
     members: dict[str, dict[str, list[str]]] = {}
     for example, text in sorted(table.iter_rows()):
         if example in scored and text is not None:
-            for column, value in json.loads(text).items():
+            for column, value in cell(text, FIELDS, f"{artifact.folder / 'examples.parquet'}, metadata").items():
                 if (name := _name(value)) is not None:
                     members.setdefault(column, {}).setdefault(name, []).append(example)
     wanted = {
