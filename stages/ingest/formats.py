@@ -35,6 +35,7 @@ BUILT_IN = (
     "mmgrpo_tables",
     "mmgrpo_capture",
     "otlp_json",
+    "jaeger",
     "mlflow",
     "langfuse",
     "langsmith",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 CHAT: list[dict[str, Any]] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2+2?"}]
@@ -246,6 +247,52 @@ VALUES: dict[str, tuple[str, Any]] = {
                 }
             ],
             "has_more": False,
+        },
+    ),
+    "jaeger: what its page hands out": (
+        "jaeger",
+        {
+            "data": [
+                {
+                    "traceID": HEX,
+                    "spans": [
+                        {
+                            "traceID": HEX,
+                            "spanID": SPAN,
+                            "operationName": "chat m-1",
+                            "references": [{"refType": "CHILD_OF", "traceID": HEX, "spanID": SPAN[::-1]}],
+                            "startTime": 1767323045000000,
+                            "duration": 1500,
+                            "tags": [
+                                {"key": "gen_ai.operation.name", "type": "string", "value": "chat"},
+                                {"key": "gen_ai.request.temperature", "type": "float64", "value": 0.5},
+                                {"key": "gen_ai.input.messages", "type": "string", "value": json.dumps(CHAT)},
+                                {"key": "gen_ai.output.messages", "type": "string", "value": json.dumps([SAID])},
+                                {"key": "otel.scope.name", "type": "string", "value": "openai"},
+                                {"key": "otel.status_code", "type": "string", "value": "ERROR"},
+                                {"key": "error", "type": "bool", "value": True},
+                            ],
+                            "logs": [
+                                {
+                                    "timestamp": 1767323045000100,
+                                    "fields": [
+                                        {"key": "event", "type": "string", "value": "exception"},
+                                        {"key": "exception.message", "type": "string", "value": "cut"},
+                                    ],
+                                }
+                            ],
+                            "processID": "p1",
+                            "warnings": None,
+                        }
+                    ],
+                    "processes": {"p1": {"serviceName": "app", "tags": []}},
+                    "warnings": None,
+                }
+            ],
+            "total": 0,
+            "limit": 0,
+            "offset": 0,
+            "errors": None,
         },
     ),
     "otel_spans: Phoenix's columns": ("otel_spans", _PHOENIX_ROW),

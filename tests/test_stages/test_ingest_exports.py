@@ -415,3 +415,11 @@ def test_each_answer_of_a_completion_that_is_a_conversation_is_a_call(tmp_path: 
     single = {**row, "completion": [SAID]}
     assert read_value(single, tmp_path).call.completion == "4"
     assert read_value({**single, "generation_ms": 7}, tmp_path).root.trace != read_value(single, tmp_path).root.trace
+
+
+def test_jaegers_tags_are_attributes_and_its_references_parents(tmp_path: Path) -> None:
+    found = read_value(VALUES["jaeger: what its page hands out"][1], tmp_path)
+    (span,) = found.spans
+    assert (span.trace, span.span, span.parent, span.scope) == (HEX, SPAN, SPAN[::-1], "openai")
+    assert (span.start, span.end, span.error) == (1767323045000000000, 1767323045001500000, "cut")
+    assert (list(found.call.messages), found.call.completion, found.call.temperature) == (ASKED, "4", 0.5)
