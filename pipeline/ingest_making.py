@@ -83,7 +83,7 @@ def make(
         ranges = [(sorted(folder.iterdir()), place, dev) for place in range(count)]
         made = pool.each(make_range, ranges) if rescorer is None else _rescored(ranges, rescorer)
         metrics = snapshot.finish(account, made, count, out)
-    told = {} if older is None else {"onto": compared(content.traces, before, now)}
+    told = {} if older is None else {"onto": compared(older, content.traces, before, now)}
     return metrics | {"repeated_spans": repeated} | told
 
 

@@ -39,6 +39,8 @@ class Onto:
     """That stay."""
     spans: int
     """Of those."""
+    shorter: int
+    """Traces that are given anew with fewer spans: perhaps the rest of traces that were cut over two exports."""
 
 
 def onto(folder: Path, new: Mapping[str, int], *, scored: bool = True) -> Onto:
@@ -59,7 +61,8 @@ def onto(folder: Path, new: Mapping[str, int], *, scored: bool = True) -> Onto:
     again = frozenset(name for name in spans if new.get(name))
     late = frozenset(name for name in spans if new.get(name) == 0)
     stay = [count for name, count in spans.items() if name not in again]
-    return Onto(folder, again, late, scored, len(stay), sum(stay))
+    shorter = sum(new[name] < spans[name] for name in again)
+    return Onto(folder, again, late, scored, len(stay), sum(stay), shorter)
 
 
 def judged_late(record: Record, values: Values, section: IngestSection) -> Record:
@@ -88,14 +91,17 @@ def _own_reward(rollout: Mapping[str, Any], values: Values, section: IngestSecti
     return rollout["program"] is not None and not (wanted and all(name in values for name in wanted))
 
 
-def compared(new: int, before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, int]:
-    """How many traces were `added`, `replaced` and the `same`; what there is none of is left out.
+def compared(older: Onto, new: int, before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, int]:
+    """How many traces were `added`, `replaced` and the `same`, and of those replaced, how many are `shorter`.
+
+    What there is none of is left out.
 
     Args:
+        older: the snapshot that they came onto.
         new: how many traces are new or came again.
         before: fingerprints of the records that the older snapshot has of those that came again, by trace.
         now: those of their new records.
     """
     same = sum(before[name] == now[name] for name in before)
-    counts = Counter(added=new - len(before), replaced=len(before) - same, same=same)
+    counts = Counter(added=new - len(before), replaced=len(before) - same, same=same, shorter=older.shorter)
     return dict(sorted((+counts).items()))

@@ -56,6 +56,17 @@ def test_a_trace_that_comes_again_otherwise_stands_for_its_older_record(
     assert "traces: 0 came, 1 went, 1 changed, 5 as before" in capsys.readouterr().out
 
 
+def test_the_rest_of_a_trace_that_was_cut_over_two_exports_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe, every = own_recipe(tmp_path / "a"), traces(3)
+    parent = ingest(recipe, written(every, tmp_path / "old.json"))
+    capsys.readouterr()
+    child = onto(recipe, parent, written([every[0][1:]], tmp_path / "rest.json"))
+    assert manifest(child)["metrics"]["onto"] == {"replaced": 1, "shorter": 1}
+    assert "1 traces have fewer spans than in the parent" in capsys.readouterr().out
+
+
 def test_nothing_new_onto_a_snapshot_is_that_snapshot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe, every = own_recipe(tmp_path / "a"), traces()
     parent = ingest(recipe, written(every, tmp_path / "old.json"))
