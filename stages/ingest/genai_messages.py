@@ -129,9 +129,11 @@ def _of_events(events: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[Prompt 
 def _content(value: Any) -> Any:
     """What the event of a message holds: of Strands, JSON of parts in Bedrock's form, which have no type."""
     found = unpacked(value)
-    if isinstance(found, list) and found and all(isinstance(part, dict) and _BEDROCK & part.keys() for part in found):
-        return found
-    return unpacked_content(value)
+    return found if isinstance(found, list) and found and all(map(_is_bedrocks, found)) else unpacked_content(value)
+
+
+def _is_bedrocks(part: Any) -> bool:
+    return isinstance(part, dict) and len(part) == 1 and part.keys() <= _BEDROCK
 
 
 def _tells(body: Mapping[str, Any], inner: str = "") -> bool:

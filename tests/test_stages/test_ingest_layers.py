@@ -10,14 +10,15 @@ from stages.ingest.normal import Call, Span
 from stages.ingest.tree import Tree, grow
 from tests.test_stages.ingest_kit import TRACES, read_file
 
-ASKED = ({"role": "user", "content": "2+2?"},)
-OTHER = ({"role": "system", "content": "Be brief."}, *ASKED)
+Asked = tuple[dict[str, str], ...]
+ASKED: Asked = ({"role": "user", "content": "2+2?"},)
+OTHER: Asked = ({"role": "system", "content": "Be brief."}, *ASKED)
 ROOT = Span("t", "root", kind="chain")
 
 
-def span(name: str, above: str, start: int, *asked: Any, said: str | None = None, **more: Any) -> Span:
+def span(name: str, above: str, start: int, asked: Asked, said: str | None = None, **more: Any) -> Span:
     fields = {name: more.pop(name) for name in list(more) if name in Call.__dataclass_fields__}
-    return Span("t", name, above, "llm", name, start, call=Call(*asked, completion=said, **fields), **more)
+    return Span("t", name, above, "llm", name, start, call=Call(asked, said, **fields), **more)
 
 
 def tree_of(*spans: Span) -> Tree:

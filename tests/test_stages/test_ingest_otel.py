@@ -261,6 +261,12 @@ def test_strands_logs_parts_of_messages_that_have_no_type() -> None:
     assert second.tools
 
 
+def test_a_text_that_is_json_stays_that_text(tmp_path: Path) -> None:
+    for asked in ('[{"text": "a", "label": 1}]', '{"text": "a"}', '["a"]', "[]"):
+        events = [_event("gen_ai.user.message", content=asked), _event("gen_ai.choice", message='{"content": "4"}')]
+        assert _chat({}, tmp_path, events=events).call.messages[0]["content"] == asked
+
+
 def test_no_tools_are_offered_by_an_empty_list(tmp_path: Path) -> None:
     attributes = {"gen_ai.operation.name": "chat", "gen_ai.input.messages": json.dumps(PARTS)}
     for listed, offered in (("[]", False), (json.dumps([{"name": "add"}]), True)):
