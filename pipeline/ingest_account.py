@@ -53,8 +53,8 @@ def _hints(figures: Mapping[str, Any], payload: Mapping[str, Any]) -> Iterator[s
         yield f"[ingest] reward names {', '.join(missing)}, which no rollout has as a score; they have {told}"
     if shorter := figures.get("onto", {}).get("shorter"):
         yield (
-            f"{shorter} traces have fewer spans than in the parent, whose record they stand for: where they are the rest "
-            "of traces that were cut over two exports, ingest both exports together"
+            f"{shorter} traces have fewer spans than in the parent, whose record they stand for: where they are the "
+            "rest of traces that were cut over two exports, ingest both exports together"
         )
     if unknown := sum(figures["left_out_calls"].get(name, 0) for name in (NO_MODULE, AMBIGUOUS)):
         yield f"{unknown} calls are of no one module: the same command with --suggest-modules proposes rules"
