@@ -74,15 +74,15 @@ def refuse_unknown(recipe: Recipe, root: Path) -> None:
         RecipeError: saying what admits them.
         DataError: when the snapshot's table of rollouts is damaged.
     """
-    if recipe.traces.snapshot is None or recipe.group.unknown_policy == "admit":
+    if recipe.traces.snapshot is None or recipe.group.unknown_policy != "refuse":
         return
     path = place_of(root, recipe.traces.snapshot) / f"{ROLLOUTS.name}.parquet"
     unknown = read_frame(path, ROLLOUTS, columns=["policy"])["policy"].null_count()
     if unknown:
         raise RecipeError(
-            f"traces.snapshot: nobody knows what sampled {unknown} of its rollouts, so that they can be no mmGRPO. To "
-            "train on them as advantage-weighted likelihood, set group.unknown_policy = 'admit' and "
-            "train.unknown_behaviour = 'likelihood'; or ingest only what names its policy"
+            f"traces.snapshot: nobody knows what sampled {unknown} of its rollouts, so that they can be no mmGRPO. Set "
+            "group.unknown_policy = 'exclude' to leave them out, or 'admit', with train.unknown_behaviour = "
+            "'likelihood', to train on them as advantage-weighted likelihood"
         )
 
 

@@ -206,8 +206,8 @@ class GroupSection(Section):
     """By source (`student`, `teacher`, `ingest` or a full name): the largest share of a group it may have."""
     staleness: int = Field(default=1, ge=0)
     """How many policies old a member may be."""
-    unknown_policy: Literal["refuse", "admit"] = "refuse"
-    """Members whose behaviour policy is not known."""
+    unknown_policy: Literal["refuse", "exclude", "admit"] = "refuse"
+    """Rollouts whose behaviour policy is not known: refuse the data, leave these rollouts out, or group them too."""
     admit_concurrent: bool = False
     """Group calls that overlapped with another call of their rollout, whose order is not certain."""
 

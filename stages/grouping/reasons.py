@@ -9,6 +9,7 @@ REASONS = {
     "no_calls": "the rollout ended before its first LM call (listed with a null call_index)",
     "not_trainable": "a call of another LM, or of a module that the recipe does not train",
     "held_out": "its example is of a split that policies are scored on, not of the one that they are trained on",
+    "unknown_policy": "nobody knows which policy sampled it, and `unknown_policy` leaves such rollouts out",
     "stale": "its policy is more than `staleness` policies older than the newest",
     "not_scored": "the engine or the metric failed in its rollout, and `outage` leaves such rollouts out",
     "source_cap": "its source already supplies its share of the example's rollouts",

@@ -26,7 +26,7 @@ def policy_ages(policies: pl.DataFrame) -> pl.DataFrame:
 
 
 def check_policies(rollouts: pl.DataFrame, ages: pl.DataFrame, group: GroupSection) -> None:
-    """Refuse rollouts whose behaviour policy is unknown, unless the recipe admits them.
+    """Refuse rollouts whose behaviour policy is unknown, unless the recipe leaves them out or admits them.
 
     Teachers' are no such case: they are known by name, and what has no mu among them is trained as likelihood, capped.
     A null policy means that nobody knows what sampled the data; its importance ratio would be 1 by construction, and
@@ -35,26 +35,35 @@ def check_policies(rollouts: pl.DataFrame, ages: pl.DataFrame, group: GroupSecti
     Raises:
         DataError: naming rollouts.
     """
-    if group.unknown_policy == "admit":
+    if group.unknown_policy != "refuse":
         return
     pairs = rollouts.select("source", "policy").unique()
-    foreign = pl.col("policy").is_not_null() & ~pl.col("policy").is_in(ages.get_column("policy").implode())
-    unknown = pl.col("policy").is_null() & (kind(pl.col("source")) != TEACHER)
     for broken, what in (
-        (unknown, "have no behaviour policy"),
-        (foreign & (pl.col("source") == STUDENT), "were sampled by a student policy that is not of this run"),
+        (_without_policy(), "have no behaviour policy"),
+        (_foreign(ages), "were sampled by a student policy that is not of this run"),
     ):
         if pairs.filter(broken).height:
             rows = rollouts.filter(broken)
             names = ", ".join(f"rollout_id={name}" for name in rows.get_column("rollout_id").head(SAMPLES).to_list())
             raise DataError(
-                f"{rows.height} rollouts {what}, for example {names}. Leave them out, or set "
-                "group.unknown_policy = 'admit' to train on them as advantage-weighted likelihood."
+                f"{rows.height} rollouts {what}, for example {names}. Set group.unknown_policy = "
+                "'exclude' to leave them out, or 'admit' to train on them as advantage-weighted likelihood."
             )
 
 
+def _without_policy() -> pl.Expr:
+    return pl.col("policy").is_null() & (kind(pl.col("source")) != TEACHER)
+
+
+def _foreign(ages: pl.DataFrame) -> pl.Expr:
+    known = pl.col("policy").is_in(ages.get_column("policy").implode())
+    return pl.col("policy").is_not_null() & ~known & (pl.col("source") == STUDENT)
+
+
 def source_reasons(rollouts: pl.DataFrame, ages: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Add `out` (`held_out`, `stale`, `not_scored`, `reward_missing`, `source_cap` or null) and `teacher` to rollouts.
+    """Add `out` and `teacher` to rollouts.
+
+    `out` is `held_out`, `unknown_policy`, `stale`, `not_scored`, `reward_missing`, `source_cap` or null.
 
     A capped source (a whole source such as `teacher:big`, or a kind such as `teacher`) keeps its first m rollouts of
     an example, m being the largest number with m <= cap * (m + u), where u counts the example's rollouts of sources
@@ -75,9 +84,9 @@ def source_reasons(rollouts: pl.DataFrame, ages: pl.DataFrame, rules: Rules) -> 
     missing = (pl.col("status") == "ok") & pl.col("q").is_null()
     held = pl.col("example_id").is_in(sorted(rules.held)) if rules.held else pl.lit(False)
     failed = pl.col("status").is_in(NOT_OF_THE_PROGRAM) & (group.outage == "exclude")
-    out = first_reason(
-        [("held_out", held), ("stale", pl.col("stale")), ("not_scored", failed), ("reward_missing", missing)]
-    )
+    unknown = (_without_policy() | _foreign(ages)) if group.unknown_policy == "exclude" else pl.lit(False)
+    found = {"held_out": held, "unknown_policy": unknown, "stale": pl.col("stale"), "not_scored": failed}
+    out = first_reason([*found.items(), ("reward_missing", missing)])
     frame = frame.with_columns(out=out).drop("stale")
     return _cap(frame, group) if group.source_caps else frame
 

@@ -182,6 +182,17 @@ def test_an_unknown_policy_is_refused_unless_admitted(tmp_path: Path, policy: st
     assert [row["policy"] for row in groups] == [policy, policy]
 
 
+@pytest.mark.parametrize("policy", [None, "strange"])
+def test_rollouts_of_an_unknown_policy_can_be_left_out_beside_known_ones(tmp_path: Path, policy: str | None) -> None:
+    rows, calls = one_module([0.0, 1.0, 1.0, 0.5])
+    rows[1]["policy"] = policy
+    rows[2] |= {"policy": policy, "source": "ingest:otlp_json"}
+    rows[3] |= {"policy": policy, "source": "teacher:big"}
+    _, excluded = group_rows(tmp_path, rows, calls, recipe(unknown_policy="exclude", k=4, select="all", flat="keep"))
+    left = {row["rollout_id"] for row in excluded if row["reason"] == "unknown_policy"}
+    assert left == ({"e0-01", "e0-02"} if policy is None else {"e0-01"})  # a policy of another run is known by its name
+
+
 def test_teachers_are_compared_with_the_students_mean(tmp_path: Path) -> None:
     rows, calls = one_module([0.0, 1.0, 4.0])
     rows[2] |= {"source": "teacher:big", "policy": "elsewhere"}
