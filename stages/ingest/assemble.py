@@ -265,6 +265,12 @@ def _trace_row(trace: Trace, tree: Tree | None, values: dict[str, list[float | N
 
 
 def _error(tree: Tree) -> str | None:
-    """Why the program failed: an error below the root that it recovered from is none."""
+    """Why the program failed: an error below the root that it recovered from is none.
+
+    A root that is the trace itself, as Langfuse's, says nothing of failures: it failed with the one step below it.
+    """
     root = tree.root
+    if root is not None and root.error is None and root.span == root.trace and root.end is None:
+        steps = [span for span in tree.spans.values() if span.parent == root.span]
+        root = steps[0] if len(steps) == 1 else root
     return storable(root.error) if root and root.error else None

@@ -75,6 +75,16 @@ def test_the_same_prompt_again_after_a_failure_is_another_attempt(encoder: Encod
     assert [row["finish_reason"] for row in found.invocations] == ["error", "stop", "stop"]
 
 
+def test_a_trace_that_is_no_step_itself_failed_with_the_one_step_below_it(encoder: Encoder) -> None:
+    whole = Span("t", "t", kind="chain", inputs={"question": "hi"}, start=1)
+    step = Span("t", "step", "t", "chain", "program", 1, 9, error="boom")
+    call = replace(said("a", 2), parent="step")
+    for spans, error in (((step, call), "boom"), ((step, replace(call, parent="t")), None)):
+        found = made(encoder, whole, *spans)
+        assert found.rollout is not None
+        assert (found.rollout["error"], found.rollout["status"]) == (error, "program_error" if error else "ok")
+
+
 def test_a_call_that_two_layers_logged_is_one_row_and_the_other_record_is_told_of(encoder: Encoder) -> None:
     inner = replace(said("b", 11, 14), parent="a")
     found = made(encoder, ROOT, said("a", 10), inner, said("c", 30))
