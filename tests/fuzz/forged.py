@@ -366,8 +366,15 @@ def commands_for(run: Path) -> tuple[tuple[str, ...], ...]:
     )
 
 
-DEEP = (("verify", "{run}", "--deep"),)
-"""What takes seconds."""
-TELLS_CHANGES = {"diff", "plan", "release", "--deep"}
+_OF_RECIPE = ("{recipe}", "--run-dir", "{run}", "--exec", "progress=off")
+DEEP = (
+    ("verify", "{run}", "--deep"),
+    ("run", *_OF_RECIPE),
+    ("next", *_OF_RECIPE),
+    ("reproduce", "{run}", "{out}/again"),
+    ("rollback", "{run}"),
+)
+"""What takes seconds, or makes again what is not as it was."""
+TELLS_CHANGES = {"diff", "plan", "release", "--deep", "run", "next", "reproduce"}
 """Commands that say what changed, or cannot be made again of that, or when something was done."""
 _DIGEST = re.compile(r"[0-9a-f]{12,}")
