@@ -39,7 +39,7 @@ def dspy_program(module: dspy.Module, saved: dict[str, Any] | None, metric: Metr
     named = _stamp(module)
     callbacks = stamp_refiners(module)
     install()
-    adapter = without_fallback(getattr(module, "adapter", None) or dspy.settings.adapter)
+    adapter = without_fallback(adapter_of(module))
     _refuse_other_lms(module, adapter)
     student, is_async = program_lm(), _is_async(module)
 
@@ -65,6 +65,11 @@ def dspy_program(module: dspy.Module, saved: dict[str, Any] | None, metric: Metr
 
     state = jsonable(module.dump_state())
     return Program(arun if is_async else run, is_async, metric, tuple(named), state, module, predict)
+
+
+def adapter_of(module: dspy.Module) -> Any:
+    """The adapter that a program is run with; None for DSPy's own choice."""
+    return getattr(module, "adapter", None) or dspy.settings.adapter
 
 
 def _typed(signature: Any, inputs: dict[str, Any]) -> dict[str, Any]:

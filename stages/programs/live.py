@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from schemas.canonical import digest, digest_bytes
 from schemas.errors import RecipeError
-from stages.programs.jsonable import jsonable
+from stages.programs.held import Held
 from stages.programs.metric import Example
 from stages.programs.sources import code_digests, script_digests
 
@@ -74,35 +74,29 @@ def identity_of(module: dspy.Module, function: Callable[..., Any]) -> dict[str, 
     Raises:
         RecipeError: when the source of a class is nowhere to be found.
     """
-    from stages.programs.dspy_program import state_of
+    from stages.programs.dspy_program import adapter_of, state_of
 
-    parts = [part for _, part in module.named_sub_modules()]
-    kinds = [type(part) for part in parts]
-    return {
+    held, kinds = Held(), [type(part) for _, part in module.named_sub_modules()]
+    found = {
         "classes": [f"{kind.__module__}:{kind.__qualname__}" for kind in kinds],
-        "metric": [function.__module__, getattr(function, "__qualname__", type(function).__qualname__)],
+        "metric": held.function(function),
         "state": state_of(module),
         "fields": {name: _fields(predictor) for name, predictor in module.named_predictors()},
-        "attributes": {path: _attributes(part) for path, part in module.named_sub_modules()},
-        "code": _code([*kinds, function]),
+        "attributes": {path: _attributes(part, held) for path, part in module.named_sub_modules()},
     }
+    if lms := {name: predictor.lm.model for name, predictor in module.named_predictors() if predictor.lm is not None}:
+        found["lms"] = lms
+    if (adapter := adapter_of(module)) is not None:
+        found["adapter"] = held.plain(adapter)
+    return {**found, "code": _code([*kinds, *([function] if hasattr(function, "__module__") else []), *held.code])}
 
 
 def _fields(predictor: Any) -> dict[str, str]:
     return {name: str(field.annotation) for name, field in predictor.signature.fields.items()}
 
 
-def _attributes(part: Any) -> dict[str, Any]:
-    return {name: _plain(value) for name, value in vars(part).items() if name[0] != "_" and name not in IN_STATE}
-
-
-def _plain(value: Any) -> Any:
-    """A value's JSON form; of one that has none, such as a function or a retriever, what it is called."""
-    try:
-        return jsonable(value)
-    except (TypeError, RecursionError):
-        named = value if hasattr(value, "__qualname__") else type(value)
-        return f"<{named.__module__}:{named.__qualname__}>"
+def _attributes(part: Any, held: Held) -> dict[str, Any]:
+    return {name: held.plain(value) for name, value in vars(part).items() if name[0] != "_" and name not in IN_STATE}
 
 
 def _code(objects: list[Any]) -> dict[str, str]:
