@@ -24,12 +24,12 @@ from stages.programs.metric import Metric
 from stages.programs.session import Caller
 
 
-def dspy_program(module: dspy.Module, saved: dict[str, Any] | None, metric: Metric) -> Program:
+def dspy_program(module: dspy.Module, saved: dict[str, Any] | None, metric: Metric, configured: Any = None) -> Program:
     """Make a DSPy module ready for recorded runs.
 
-    The adapter is the program's attribute `adapter`, else the one that `dspy.configure` set while it was made, else
-    DSPy's ChatAdapter; its fallback to a second call in JSON is off. Runs are sync unless the module has only
-    `aforward`.
+    The adapter is the program's attribute `adapter`, else the one that `dspy.configure` set while it was made
+    (`configured`), else DSPy's ChatAdapter; its fallback to a second call in JSON is off. Runs are sync unless the
+    module has only `aforward`.
 
     Raises:
         RecipeError: for a saved state of another program, or a predictor with an LM whose calls would go unrecorded.
@@ -39,7 +39,8 @@ def dspy_program(module: dspy.Module, saved: dict[str, Any] | None, metric: Metr
     named = _stamp(module)
     callbacks = stamp_refiners(module)
     install()
-    adapter = without_fallback(adapter_of(module))
+    chosen = adapter_of(module, configured)
+    adapter = without_fallback(chosen)
     _refuse_other_lms(module, adapter)
     student, is_async = program_lm(), _is_async(module)
 
@@ -64,12 +65,12 @@ def dspy_program(module: dspy.Module, saved: dict[str, Any] | None, metric: Metr
             return named[path](**_typed(named[path].signature, inputs))
 
     state = jsonable(module.dump_state())
-    return Program(arun if is_async else run, is_async, metric, tuple(named), state, module, predict)
+    return Program(arun if is_async else run, is_async, metric, tuple(named), state, module, chosen, predict)
 
 
-def adapter_of(module: dspy.Module) -> Any:
+def adapter_of(module: dspy.Module, configured: Any) -> Any:
     """The adapter that a program is run with; None for DSPy's own choice."""
-    return getattr(module, "adapter", None) or dspy.settings.adapter
+    return getattr(module, "adapter", None) or configured
 
 
 def _typed(signature: Any, inputs: dict[str, Any]) -> dict[str, Any]:

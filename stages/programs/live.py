@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from schemas.canonical import digest, digest_bytes
 from schemas.errors import RecipeError
+from stages.programs.configured import adapter_now
 from stages.programs.held import Held
 from stages.programs.metric import Example
 from stages.programs.sources import code_digests, script_digests
@@ -86,7 +87,7 @@ def identity_of(module: dspy.Module, function: Callable[..., Any]) -> dict[str, 
     }
     if lms := {name: predictor.lm.model for name, predictor in module.named_predictors() if predictor.lm is not None}:
         found["lms"] = lms
-    if (adapter := adapter_of(module)) is not None:
+    if (adapter := adapter_of(module, adapter_now())) is not None:
         found["adapter"] = held.plain(adapter)
     return {**found, "code": _code([*kinds, *([function] if hasattr(function, "__module__") else []), *held.code])}
 

@@ -16,12 +16,15 @@ from schemas.foreign import read_json
 from schemas.recipe import Recipe
 from schemas.recipe_data import ProgramSection
 from stages.programs.calls import async_call, sync_call
+from stages.programs.configured import loading
 from stages.programs.imports import describe, enter, import_named
 from stages.programs.jsonable import jsonable
 from stages.programs.metric import Metric, prepare_metric
 from stages.programs.session import Caller
 from stages.programs.sources import code_digests, file_digests
 
+LIVE = "stages.programs.live:program"
+"""The factory of programs that are objects of this process: their adapter is the one that the process has set."""
 VERSION_KEYS = ("metadata",)
 """What `program.save` adds to a state about library versions."""
 
@@ -40,6 +43,8 @@ class Program:
     """Canonical JSON value of its prompts and demos; None where it has no such thing."""
     module: Any = None
     """The DSPy module itself; None for other programs."""
+    adapter: Any = None
+    """The DSPy adapter that it runs in; None for DSPy's own choice, and for other programs."""
     predict: Callable[[str, dict[str, Any], Caller], Any] | None = None
     """Calls one predictor of a DSPy program, by its path, on structured inputs; None for other programs."""
 
@@ -58,25 +63,29 @@ def load_program(recipe: Recipe, root: Path, prompts: Path | None = None) -> Pro
     section = recipe.program
     _check_arguments(section)
     enter(root)
-    factory = import_named(section.factory, "program.factory", root)
-    metric = import_named(section.metric, "program.metric", root)
-    made = _make(factory, section, root)
+    with loading() as configured:
+        factory = import_named(section.factory, "program.factory", root)
+        metric = import_named(section.metric, "program.metric", root)
+        if section.factory != LIVE:
+            configured.imported(root, [path.partition(":")[0] for path in (section.factory, section.metric)])
+        made = _make(factory, section, root)
+        adapter = configured.adapter
     saved = _saved_state(section, root) if prompts is None else _read_state(prompts)
-    prepared = _metric(metric, section)
+    prepared = _metric(metric, section, adapter)
     if _is_dspy(made):
         from stages.programs.dspy_program import dspy_program
 
-        return dspy_program(made, saved, prepared)
+        return dspy_program(made, saved, prepared, adapter)
     return _plain_program(made, saved, prepared, section.factory)
 
 
-def _metric(function: Callable[..., Any], section: ProgramSection) -> Metric:
+def _metric(function: Callable[..., Any], section: ProgramSection, adapter: Any) -> Metric:
     prepared = prepare_metric(function, section.metric_args)
     if "dspy" not in sys.modules:
         return prepared
     from stages.programs.dspy_metric import in_dspy
 
-    return in_dspy(prepared)
+    return in_dspy(prepared, adapter)
 
 
 def program_identity(recipe: Recipe, root: Path) -> dict[str, Any]:

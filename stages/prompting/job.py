@@ -96,7 +96,7 @@ def _task(work: Work, module: dspy.Module, service: Service) -> Task:
         metric=Scorer(work.program.metric, rows, service),
         student=program_lm(),
         proposer=proposer,
-        adapter=getattr(module, "adapter", None) or dspy.settings.adapter,
+        adapter=work.program.adapter,
         seed=work.seed % 2**31 or 1,  # to MIPROv2, 0 means its own default
         threads=work.threads,
     )
