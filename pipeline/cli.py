@@ -129,9 +129,7 @@ def _threads(options: argparse.Namespace) -> str | None:
     found: str | None = None
     file: Path | None = getattr(options, "execution", None)
     if file is not None and file.is_file():
-        with contextlib.suppress(
-            tomllib.TOMLDecodeError, UnicodeDecodeError
-        ):  # reported when the file is read for good
+        with contextlib.suppress(ValueError, RecursionError):  # reported when the file is read for good
             found = str(tomllib.loads(file.read_text(encoding="utf-8-sig")).get("threads") or "") or None
     given = [text.removeprefix("threads=") for text in getattr(options, "exec", []) if text.startswith("threads=")]
     return given[-1] if given else found

@@ -86,7 +86,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise RecipeError(
             f"{path} is a folder; name the recipe file in it, for example {path / 'recipe.toml'}"
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # of its text, its code, a number of thousands of digits, its depth
         raise RecipeError(f"{path} is not TOML: {error}") from None
     except OSError as error:
         raise RecipeError(f"{path} cannot be read: {error.strerror}") from None
@@ -111,7 +111,7 @@ def _parse_value(text: str) -> Any:
     """A TOML value; anything that is none is taken as a string, so that quotes may be left out."""
     try:
         document = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
     return document["value"] if len(document) == 1 else text  # a second line would set something else, unseen
 

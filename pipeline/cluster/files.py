@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from pipeline.files import replace_file
+from pipeline.recipes import read_toml
 from schemas.cluster import Cluster
 from schemas.errors import RecipeError
 
@@ -19,12 +19,7 @@ def load_cluster(path: Path) -> Cluster:
     Raises:
         RecipeError: when it is missing, is no TOML, or has fields that are unknown or wrong.
     """
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise RecipeError(f"{path}: cannot be read ({error.strerror})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{path}: not TOML: {error}") from None
+    document = read_toml(path)
     try:
         return Cluster.model_validate(document)
     except ValidationError as error:

@@ -72,7 +72,9 @@ def test_every_missing_field_is_listed(tmp_path: Path) -> None:
     assert all(f"- {name}: required" in str(caught.value) for name in ("model", "program", "examples"))
 
 
-@pytest.mark.parametrize("text", ["name = ", "\x00", "[a\n"])
+@pytest.mark.parametrize(
+    "text", ["name = ", "\x00", "[a\n", f"seed = {'1' * 5000}", f"a = {'[' * 100_000}"], ids=range(5)
+)
 def test_a_file_that_is_no_toml_is_named(tmp_path: Path, text: str) -> None:
     with pytest.raises(RecipeError, match=r"recipe\.toml is not TOML"):
         load_recipe(write(tmp_path, text), [])

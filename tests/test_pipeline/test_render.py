@@ -154,7 +154,7 @@ def test_a_run_folder_may_be_an_address_and_logs_then_lie_with_the_project(tmp_p
         ("project = '/p'\nrun_dir = '/r'\n[stages.trian]\ngpus = 1", "no stage trian"),
         ('project = "/p"\nrun_dir = "/r"\nsetup = ["a\\nb"]', "setup.0"),
         ("project = '/p'\nrun_dir = '/r'\n[slurm]\noptions = ['; rm -rf /']", "expected options like"),
-        ("project = ", "not TOML"),
+        ("project = ", "is not TOML"),
         ("project='/p'\nrun_dir='/r'\n[stages.next]\nnodes=2", "stages.next.nodes = 2: the train stage alone"),
         ("project='/p'\nrun_dir='/r'\n[defaults]\nnodes=2", "defaults.nodes = 2"),
         ("project='/p'\nrun_dir='s3://b/r'\n[stages.train]\nnodes=2", "run_dir an address: nodes read checkpoints"),
