@@ -131,7 +131,7 @@ def _evidence(opened: Opened, now: Standing, scored: Scored | None) -> tuple[Evi
         return None, f"it was not scored on {recipe.examples.dev}"
     against = scores_of(opened.known, now.policy, scored)
     if against is None:
-        return None, f"{now.name}, which is released, was not scored on the same examples"
+        return None, f"{now.name}, which is released, was not scored in the same way on the same examples"
     if why := why_incomparable(against, scored):
         return None, why
     look = take_look(opened.run.folder, recipe, scored, against, opened.made)

@@ -28,7 +28,7 @@ class SliceScore:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One policy. A difference is None to the policy itself, and where there are no scores of the same examples."""
+    """One policy. A difference is None to the policy itself, and where there are no scores made in the same way."""
 
     position: int
     """In the run's chain of policies; 0 is the base."""
@@ -119,7 +119,7 @@ def _against(item: Scored, made: list[Decision], now: str) -> str:
 
 
 def _to(item: Scored, other: Scored | None, opened: OpenRun) -> Difference | None:
-    if other is None or other.policy == item.policy:
+    if other is None or other.policy == item.policy or other.way != item.way:
         return None
     return compare(item.means, other.means, bootstrap_seed(opened.recipe.seed), opened.recipe.evaluate.bootstrap)
 
@@ -132,7 +132,7 @@ def _slices(opened: OpenRun, item: Scored, base: Scored | None, released: Scored
         part = _within(item, examples)
         to_base, to_released = (
             compare(part, _within(other, examples), seed, resamples)
-            if other is not None and other.policy != item.policy and other.means.keys() == item.means.keys()
+            if other is not None and other.policy != item.policy and other.way == item.way
             else None
             for other in (base, released)
         )

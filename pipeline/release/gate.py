@@ -101,7 +101,7 @@ def look(runner: Runner, job: Job) -> Decision | None:
 
 
 def _released_scores(runner: Runner, job: Job, now: Standing, made: list[Decision], like: Scored) -> Scored | str:
-    """Scores of what is released on the same examples, made now where there are none; or why there cannot be any."""
+    """Scores of what is released that were made alike, now where there are none; or why there cannot be any."""
     found = scores_of(Known(runner.store, runner.state, runner.recipe, made), now.policy, like)
     if found is not None and (now.decision is None or now.decision.prompts == found.prompts):
         return found
@@ -109,7 +109,7 @@ def _released_scores(runner: Runner, job: Job, now: Standing, made: list[Decisio
     if isinstance(artifact, str):
         return artifact
     scored = read_scored(artifact, runner.recipe)
-    if scored is None or scored.examples != like.examples:
+    if scored is None or scored.way != like.way:
         return "the released policy has no scores of the same examples"
     return scored
 

@@ -69,7 +69,7 @@ def scores_of(known: Known, policy: str, like: Scored | None = None) -> Scored |
     Args:
         known: the run.
         policy: the policy.
-        like: other scores; only scores of the same examples will do.
+        like: other scores; only scores that were made in the same way, of the same examples, will do.
     """
     chosen = known.state.evaluations.get(known.recipe.examples.dev, {}).get(policy)
     keys = [chosen] if chosen else []
@@ -81,6 +81,6 @@ def scores_of(known: Known, policy: str, like: Scored | None = None) -> Scored |
     for key in dict.fromkeys(keys):
         artifact = known.store.find("evaluate", key)
         scored = read_scored(artifact, known.recipe) if artifact is not None else None
-        if scored is not None and (like is None or scored.examples == like.examples):
+        if scored is not None and (like is None or scored.way == like.way):
             return scored
     return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from pipeline.release.compare import compare, mean_score
+from pipeline.release.scored import way_of
 from pipeline.reporting.data import PolicyScore, SplitScores
 from pipeline.reporting.opened import OpenRun, frame
 from schemas.scores import SCORES
@@ -18,7 +19,7 @@ def collect_scores(run: OpenRun, split: str) -> SplitScores:
     keys = run.state.evaluations.get(split, {})
     seed, resamples = bootstrap_seed(run.recipe.seed), run.recipe.evaluate.bootstrap
     rows: list[PolicyScore] = []
-    seen: list[dict[str, float]] = []
+    seen: list[tuple[dict[str, float], str]] = []
     for position, policy in enumerate(run.state.policies):
         artifact = run.store.find("evaluate", keys[policy]) if policy in keys else None
         if artifact is None:
@@ -29,8 +30,11 @@ def collect_scores(run: OpenRun, split: str) -> SplitScores:
         )
         if not means:
             continue
-        to_first = compare(means, seen[0], seed, resamples) if seen else None
-        to_previous = compare(means, seen[-1], seed, resamples) if seen else None
+        way = way_of(artifact)
+        ends = [
+            compare(means, others, seed, resamples) if made == way else None for others, made in seen[:1] + seen[-1:]
+        ]
+        to_first, to_previous = ends or (None, None)
         rows.append(
             PolicyScore(
                 position=position,
@@ -47,7 +51,7 @@ def collect_scores(run: OpenRun, split: str) -> SplitScores:
                 engines=artifact.manifest.metrics.get("engines") or {},
             )
         )
-        seen.append(means)
+        seen.append((means, way))
     return SplitScores(split, tuple(rows))
 
 

@@ -319,6 +319,27 @@ def test_the_released_policy_is_scored_anew_where_the_examples_are_others(made: 
     assert mmgrpo("verify", copied) == 0
 
 
+@pytest.mark.parametrize("changed", ["evaluate.samples=2", "evaluate.sampling.temperature=0.5", "another metric"])
+def test_the_released_policy_is_scored_anew_where_scores_are_made_in_another_way(
+    made: Trained, copied: Path, tmp_path: Path, changed: str
+) -> None:
+    """Its old scores are of the same examples, but say nothing of what the new way would give."""
+    before, recipe = released(copied), Path(shutil.copytree(made.recipe.parent, tmp_path / "own")) / made.recipe.name
+    assert before is not None
+    (recipe.parent / "scores.json").write_text(json.dumps({"score": 0.9, "kind": 0.5, "broken": 0}))
+    options = ["--set", "train.learning_rate=2e-3"]
+    if changed == "another metric":
+        program = next(path for path in recipe.parent.glob("*.py"))
+        program.write_text(SCORED.replace("< 60 * told", "<= 60 * told"))
+    else:
+        options += ["--set", changed]
+    assert run(recipe, copied, "--iterations", "1", *options) == 0
+    newest = decisions(copied)[-1]
+    assert newest.evidence is not None
+    assert newest.previous == before.policy not in state(copied).policies
+    assert (newest.evidence.n, newest.evidence.estimate) == (60, 0.0)
+
+
 def test_the_test_split_is_compared_alike_spends_no_look_and_is_counted_though_run_json_was_lost(
     made: Trained, copied: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
