@@ -93,11 +93,13 @@ class Held:
 
 
 def _bound(function: types.FunctionType) -> dict[str, Any]:
-    """Values that a function was given when it was made."""
+    """Values that a function was given when it was made; and where it stands, if others may have its name."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     filled = {name: cell.cell_contents for name, cell in cells if not _empty(cell)}
     defaults = [value for value in function.__defaults__ or () if value is not None]
     wrapped = {"wraps": function.__wrapped__} if hasattr(function, "__wrapped__") else {}
+    if "<" in function.__qualname__:  # a lambda, or of another function's locals
+        wrapped["line"] = function.__code__.co_firstlineno
     return {**filled, **({"defaults": defaults} if defaults else {}), **(function.__kwdefaults__ or {}), **wrapped}
 
 

@@ -71,6 +71,8 @@ def with_lm(name: str | None) -> Asks:
     return made
 
 
+YES: Callable[..., float] = lambda example, prediction: 1.0  # noqa: E731 - that is what is tested
+NO: Callable[..., float] = lambda example, prediction: 0.0  # noqa: E731
 PAIRS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "a metric's bound arguments": (
         lambda: (Asks(), functools.partial(metric, scale=1.0)),
@@ -101,6 +103,10 @@ PAIRS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "the reward of a BestOfN": (
         lambda: (dspy.BestOfN(Asks(), N=2, reward_fn=bound(1.0), threshold=1.0), metric),
         lambda: (dspy.BestOfN(Asks(), N=2, reward_fn=bound(2.0), threshold=1.0), metric),
+    ),
+    "where a metric without a name of its own stands": (
+        lambda: (Asks(), YES),
+        lambda: (Asks(), NO),
     ),
     "which LM a predictor asks": (lambda: (with_lm(None), metric), lambda: (with_lm("big"), metric)),
 }
