@@ -206,7 +206,8 @@ def test_a_snapshot_at_an_address_is_added_to_and_named_in_recipes(
     assert f"{child}/examples.parquet: examples.dev names split 'dev'" in capsys.readouterr().err
     dev = ("--set", "ingest.dev=0.3")
     whole = ingested(2, every, *dev)
-    taken = ("--set", f"traces.snapshot={whole}", "--set", f"examples.path={whole}", *dev, "--run-dir", address)
+    named = ("--set", f"traces.snapshot={whole}", "--set", f"examples.path={whole}")
+    taken = (*named, *dev, "--set", "group.unknown_policy=exclude", "--run-dir", address)
     assert mmgrpo("plan", recipe, *taken) == 0
     assert "will run        setup · ingest" in capsys.readouterr().out
     on(monkeypatch, tmp_path / "here")

@@ -16,6 +16,7 @@ from stages.engines.interface import Request
 from stages.programs.choice import draw
 from tests.test_stages.programs_kit import Bench, CharEngine, FolderOut, recipe_of, rows_of
 
+A1, A2 = "a1" * 32, "a2" * 32
 SOURCE = """
 from schemas.errors import ParseError
 
@@ -205,23 +206,23 @@ def test_the_policys_adapter_serves_the_student(bench: Bench, tmp_path: Path):
         return "x"
 
     bench.engine = CharEngine(look)
-    bench.adapter("p1", {"ask": "a1", "tell": "a2"})
+    bench.adapter("p1", {"ask": A1, "tell": A2})
     bench.run(rollout, recipe(), FolderOut(tmp_path / "out"), iteration=1)
-    assert seen == {("ask", "a1"), ("tell", "a2")}
+    assert seen == {("ask", A1), ("tell", A2)}
     served = {(row["module"], row["adapter"]) for row in rows_of(tmp_path / "out", INVOCATIONS)}
-    assert served == {("ask", "a1"), ("tell", "a2")}
+    assert served == {("ask", A1), ("tell", A2)}
     bench.policy = "p9"
-    with pytest.raises(DataError, match="does not hold the policy p9"):
+    with pytest.raises(DataError, match=r"policies\.parquet: lacks the policy p9"):
         bench.run(rollout, recipe(), FolderOut(tmp_path / "out9"), iteration=1)
 
 
 def test_a_module_without_an_adapter_of_its_own_is_served_by_the_base(bench: Bench, tmp_path: Path):
     bench.engine = CharEngine(lambda prompt, request: "x")
-    bench.adapter("p1", {"ask": "a1"})
+    bench.adapter("p1", {"ask": A1})
     bench.run(rollout, recipe(), FolderOut(tmp_path / "out"), iteration=1)
     served = {(row["module"], row["adapter"]) for row in rows_of(tmp_path / "out", INVOCATIONS)}
-    assert served == {("ask", "a1"), ("tell", None)}
-    (bench.inputs()["adapter"].file("adapters") / "modules.json").write_text('{"other": "a1"}')
+    assert served == {("ask", A1), ("tell", None)}
+    (bench.inputs()["adapter"].file("adapters") / "modules.json").write_text(json.dumps({"other": A1}))
     with pytest.raises(DataError, match=r"has adapters for \['other'\], the policy p1 .* for \['ask'\]"):
         bench.run(rollout, recipe(), FolderOut(tmp_path / "again"), iteration=1)
 
