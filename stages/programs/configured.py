@@ -9,12 +9,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-_IMPORTED: dict[str, Any] = {}
-"""What importing a program's modules set, by their files and the recipe's folder: a module is imported once."""
+from stages.programs.sources import code_digests
+
+_IMPORTED: dict[tuple[str, str], Any] = {}
+"""What importing a module set, by its name and the digest of its source: a module is imported once."""
 
 
 @dataclass
@@ -23,16 +25,20 @@ class Configured:
 
     outside: Any
     """What was set before: by the process itself, for programs that are its objects."""
+    _loaded: frozenset[str] = field(default_factory=lambda: frozenset(sys.modules))
     _imported: Any = None
     _before_made: Any = None
 
-    def imported(self, root: Path, modules: list[str]) -> None:
+    def imported(self, modules: list[str]) -> None:
         """The program's modules were imported, now or before."""
-        places = [str(root.resolve()), *(str(getattr(sys.modules.get(name), "__file__", name)) for name in modules)]
-        now = adapter_now()
+        code, now = code_digests(modules), adapter_now()
         if now is not self.outside:
-            _IMPORTED.update(dict.fromkeys(places, now))
-        self._imported = next((_IMPORTED[place] for place in places if place in _IMPORTED), now)
+            new = [name for name in code if name not in self._loaded]
+            by = [name for name in new if _may_configure(name)] or [name for name in modules if name in code]
+            _IMPORTED.update({(name, code[name]): now for name in by})
+            self._imported = now
+        else:
+            self._imported = next((_IMPORTED[key] for key in code.items() if key in _IMPORTED), now)
         self._before_made = now
 
     @property
@@ -53,6 +59,11 @@ def loading() -> Iterator[Configured]:
             import dspy
 
             dspy.configure(adapter=found.outside)
+
+
+def _may_configure(module: str) -> bool:
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return file is not None and b"configure" in Path(file).read_bytes()
 
 
 def adapter_now() -> Any:

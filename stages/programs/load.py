@@ -67,7 +67,7 @@ def load_program(recipe: Recipe, root: Path, prompts: Path | None = None) -> Pro
         factory = import_named(section.factory, "program.factory", root)
         metric = import_named(section.metric, "program.metric", root)
         if section.factory != LIVE:
-            configured.imported(root, [path.partition(":")[0] for path in (section.factory, section.metric)])
+            configured.imported([path.partition(":")[0] for path in (section.factory, section.metric)])
         made = _make(factory, section, root)
         adapter = configured.adapter
     saved = _saved_state(section, root) if prompts is None else _read_state(prompts)

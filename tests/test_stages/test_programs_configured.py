@@ -50,7 +50,16 @@ def test_a_program_keeps_the_adapter_that_it_configures_and_leaves_it_to_no_othe
         assert load(tmp_path / "other", f"after_{name}").adapter is outside
 
 
-def test_modules_of_one_folder_share_what_importing_them_configured(tmp_path: Path) -> None:
+def test_programs_of_one_folder_keep_their_own_adapters(tmp_path: Path) -> None:
+    write(tmp_path, "beside_both")
+    write(tmp_path, "beside_json", before="import beside_both, dspy; dspy.configure(adapter=dspy.JSONAdapter())")
+    write(tmp_path, "beside_plain", before="import beside_both")
+    for _ in range(2):
+        assert isinstance(load(tmp_path, "beside_json").adapter, dspy.JSONAdapter)
+        assert load(tmp_path, "beside_plain").adapter is dspy.settings.adapter
+
+
+def test_programs_share_what_a_module_configured_that_both_import(tmp_path: Path) -> None:
     write(tmp_path, "sharing_common", before="import dspy; dspy.configure(adapter=dspy.XMLAdapter())")
     write(tmp_path, "sharing_one", before="import sharing_common")
     write(tmp_path, "sharing_two", before="import sharing_common")
