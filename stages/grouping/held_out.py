@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+
 import polars as pl
 
 from schemas.examples import EXAMPLES
@@ -20,7 +24,8 @@ def held_out(inputs: Inputs) -> frozenset[str]:
 
     Either side may have keyed its ids by a secret, so that it is inputs that are compared. A log and a data file write
     them down each in its own way: numbers or texts of numbers, with white space at an end or without. Such differences
-    do not count, unless the run trains on an example of that very id.
+    do not count, unless the run trains on an example of that very id. What was taken out of a log stands there as a
+    pseudonym, which may stand for anything.
     """
     if ROLE not in inputs.artifacts:
         return frozenset()
@@ -32,7 +37,35 @@ def held_out(inputs: Inputs) -> frozenset[str]:
         if role != ROLE and artifact.file(_TABLE).is_file():
             logged = _told(artifact).join(scored.select("told").lazy(), on="told", how="semi").select("example_id")
             found.update(logged.collect(engine="streaming")["example_id"].to_list())
+            found.update(_redacted(artifact, sorted(scored["told"].to_list())))
     return frozenset(found.difference(trained["example_id"].to_list()))
+
+
+def _redacted(artifact: Artifact, scored: Sequence[str]) -> Iterator[str]:
+    """Ids of examples that something was taken out of, and which may have been one of those that are scored.
+
+    Args:
+        artifact: a snapshot.
+        scored: what those are told as, sorted.
+    """
+    kinds = artifact.manifest.metrics.get("redacted")
+    if not kinds or not scored:
+        return
+    pseudonym = f"<(?:{'|'.join(map(re.escape, sorted(kinds)))})_[0-9]+>"
+    rows = _told(artifact).filter(pl.col("told").str.contains(pseudonym)).select("example_id", "told")
+    for name, told in rows.collect(engine="streaming").iter_rows():
+        start, *others = re.split(pseudonym, told)
+        whole = re.compile(".+".join(map(re.escape, (start, *others))), re.DOTALL)
+        if any(map(whole.fullmatch, _starting(scored, start))):
+            yield name
+
+
+def _starting(texts: Sequence[str], start: str) -> Iterator[str]:
+    """Those of sorted texts that start so."""
+    for place in range(bisect_left(texts, start), len(texts)):
+        if not texts[place].startswith(start):
+            return
+        yield texts[place]
 
 
 def _told(artifact: Artifact) -> pl.LazyFrame:

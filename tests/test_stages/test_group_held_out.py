@@ -109,3 +109,20 @@ def test_what_is_held_out_is_known_however_a_log_writes_it_down(
 def test_an_example_of_the_trained_split_is_trained_on_though_one_much_like_it_is_held_out(tmp_path: Path) -> None:
     train, dev = example_row("train", {"word": "a "}, None, None), example_row("dev", {"word": "a"}, None, None)
     assert known(tmp_path, [train, dev], [train, dev]) == {dev["example_id"]}
+
+
+@pytest.mark.parametrize(
+    ("logged", "held"),
+    [("mail <EMAIL_1> now", True), ("<EMAIL_1> and <EMAIL_2> now", False), ("mail <EMAIL_1> later", False)],
+)
+def test_what_is_held_out_is_known_though_something_was_taken_out_of_the_log(
+    tmp_path: Path, logged: str, held: bool
+) -> None:
+    dev = example_row("dev", {"word": "mail ada@example.org now"}, None, None)
+    others = [example_row("dev", {"word": word}, None, None) for word in ("a", "mail", "z")]
+    there = example_row("train", {"word": logged}, None, None)
+    snapshot = table_of(tmp_path / "s", [there])
+    told = snapshot.manifest.model_copy(update={"metrics": {"redacted": {"EMAIL": 1}}})
+    artifacts = {ROLE: table_of(tmp_path / "e", [dev, *others]), "rollout.snapshot": Artifact(snapshot.path, told)}
+    found = held_out(Inputs(artifacts, {SPLIT: "train"}))
+    assert (there["example_id"] in found) == held
