@@ -28,7 +28,8 @@ class Scorer:
 
     def __init__(self, metric: Metric, rows: Sequence[Mapping[str, Any]], service: Service) -> None:
         self._metric, self._service = metric, service
-        self._rows = {str(row["example_id"]): row for row in rows}
+        # By their inputs, which is what an optimizer hands back: the ids of a snapshot of traces may be keyed.
+        self._rows = {example_id(json.loads(row["inputs"])): row for row in rows}
 
     def __call__(
         self, gold: dspy.Example, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None

@@ -10,6 +10,8 @@ import pytest
 
 from schemas.canonical import digest
 from schemas.errors import DataError, RecipeError, StageError
+from schemas.examples import EXAMPLES
+from schemas.parquet import read_rows, write_table
 from schemas.recipe import Recipe
 from schemas.recipe_prompts import PromptsSection
 from stages.engines.interface import Adapter, Request
@@ -185,6 +187,15 @@ def test_an_optimizer_that_is_not_installed_is_refused_with_what_installs_it(mon
     monkeypatch.setattr(checks.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(RecipeError, match=r"optuna, which is not installed: pip install -e '.\[prompts\]'"):
         checks.check_installed(PromptsSection(optimizer="mipro"))
+
+
+def test_examples_whose_ids_are_keyed_are_scored_like_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, out = bench(tmp_path / "a", monkeypatch), FolderOut(tmp_path / "out")
+    path = made.root / "artifacts" / "examples" / "examples.parquet"
+    rows = read_rows(path, EXAMPLES)
+    write_table([row | {"example_id": f"keyed{index}"} for index, row in enumerate(rows)], path, EXAMPLES)
+    metrics = optimize(made, recipe(optimizer="bootstrap"), out)
+    assert metrics["score"] > metrics["score_before"]
 
 
 def test_one_example_is_too_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
