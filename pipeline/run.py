@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import runfile
+from pipeline.alike import only_alike
 from pipeline.choices import chosen, load_state
 from pipeline.jobs import Job, key_of
 from pipeline.launching.making import run_here, threaded
@@ -96,6 +97,7 @@ class Runner:
         """Write the job's key into run.json, if it is news there."""
         state = chosen(self.state, job, key, artifact)
         if state != self.state:
+            state = only_alike(state, job, artifact, self.store)
             runfile.write_run(self.folder, state)
             self.state = state
 

@@ -49,14 +49,14 @@ def weigh(candidate: Scored, against: Scored, look: Look, recipe: Recipe, alarms
 
 
 def _guarded(part: str, margin: float, candidate: Scored, against: Scored, look: Look) -> Guarded:
-    """Whether a part of the metric is non-inferior. A run without it, a failed one, counts as the lowest value seen."""
+    """Whether a part of the metric is non-inferior. A run without it, a failed one, counts as the lowest there is."""
     values = [parts.get(part) for scored in (candidate, against) for _, _, parts in scored.rows]
     seen = [float(value) for value in values if value is not None]
     missing = len(values) - len(seen)
     if not seen:
         return Guarded(part=part, margin=margin, estimate=None, lower=None, missing=missing, held=False)
     ours, theirs = (
-        example_means([row[0] for row in scored.rows], [row[2].get(part) for row in scored.rows], min(seen))
+        example_means([row[0] for row in scored.rows], [row[2].get(part) for row in scored.rows], _lowest(seen))
         for scored in (candidate, against)
     )
     differences = _differences(ours, theirs)
@@ -71,10 +71,19 @@ def _differences(a: Mapping[str, float], b: Mapping[str, float]) -> list[float]:
 
 def _span(values: list[float]) -> float:
     """How far two scores can be apart."""
-    low, high = min(values), max(values)
-    if low >= 0.0 and high <= 1.0:
+    if _within_one(values):
         return 1.0
+    low, high = min(values), max(values)
     return (high - low) or abs(high)
+
+
+def _lowest(values: list[float]) -> float:
+    """The lowest score there can be: that of failed runs, also where all the others have the part in full."""
+    return 0.0 if _within_one(values) else min(values)
+
+
+def _within_one(values: list[float]) -> bool:
+    return min(values) >= 0.0 and max(values) <= 1.0
 
 
 def _lower(differences: list[float], span: float, alpha_k: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from pipeline.alike import way_of
 from pipeline.reporting.opened import frame
 from schemas.canonical import digest
 from schemas.cells import NUMBERS, cell
@@ -16,9 +17,6 @@ from stages.statistics import example_means
 
 NOT_THE_MODEL = (*NOT_OF_THE_PROGRAM, "timeout")
 """Statuses with which the machine or the metric failed: what such a run counts as says nothing of a policy."""
-
-_OF_A_POLICY = {"params": ("policy",), "inputs": ("adapter", "prompts")}
-"""What of an evaluation's key two policies may differ in and still be compared."""
 
 
 @dataclass(frozen=True)
@@ -73,16 +71,6 @@ def read_scored(artifact: Artifact, recipe: Recipe) -> Scored | None:
     rows = tuple(zip(ids, filled, parts, strict=True))
     spoiled = tuple(status for status in table["status"].to_list() if status in NOT_THE_MODEL)
     return Scored(artifact, table["policy"][0], example_means(ids, scores, missing), rows, spoiled)
-
-
-def way_of(artifact: Artifact) -> str:
-    """Digest of what an evaluate artifact's key says beside the policy and its prompts."""
-    payload = artifact.manifest.payload
-    kept = {
-        part: {name: value for name, value in payload.get(part, {}).items() if name not in own}
-        for part, own in _OF_A_POLICY.items()
-    }
-    return digest([payload.get("stage_version"), payload.get("recipe"), kept])
 
 
 def why_incomparable(*both: Scored) -> str | None:

@@ -51,9 +51,8 @@ def real(dev: SplitScores, test: SplitScores | None, opened: int, gate: Gate | N
         told.append(f"By sign flips p = {compared.to_base.sign_flip_p:.2g}, for this one look.")
     if gate is not None and gate.decisions:
         last = gate.decisions[-1]
-        released = last.verdict == "released"
-        value, level = "released" if released else "not released", "good" if released else level
-        told.append(_decided(last, gate))
+        value, level = _standing(last, level)
+        told.append(_decided(last, gate, newest=dev.last.policy if dev.last else None))
     if test is not None and test.last is not None and test.last.to_first is not None:
         on_test = test.last.to_first
         times = "once" if opened == 1 else f"{count(opened)} times"
@@ -63,11 +62,24 @@ def real(dev: SplitScores, test: SplitScores | None, opened: int, gate: Gate | N
     return Answer("real", "Is that real?", value, " ".join(told) or "Two scores are needed to say.", level, "scores")
 
 
-def _decided(last: Decided, gate: Gate) -> str:
-    """The last decision, and what all looks of the run have spent."""
+def _standing(last: Decided, level: Level) -> tuple[str, Level]:
+    """What the last decision came to. Only evidence makes it good: none stands behind a rollback, nor behind force."""
+    if last.verdict != "released":
+        return "not released", level
+    if last.kind == "rollback":
+        return "rolled back", "warning"
+    if last.forced:
+        return "released by force", "warning"
+    return "released", "good" if last.lower is not None and last.lower > 0 else level
+
+
+def _decided(last: Decided, gate: Gate, newest: str | None) -> str:
+    """The last decision, whom it is about where that is not the newest policy, and what the run's looks have spent."""
     looks = {row.look: row.spent for row in gate.decisions if row.look is not None and row.spent is not None}
-    spent = f" Spent so far: {sum(looks.values()):.3g} of alpha = {last.alpha:g}." if looks and last.alpha else ""
-    return f"{last.kind.capitalize()}: {last.reason.rstrip('.')}.{spent}"
+    spent = f" Spent so far: {sum(looks.values()):.3g} of alpha = {last.alpha:g}" if looks and last.alpha else ""
+    shared = ", by this run alone: others share its ledger" if spent and max(looks) > len(looks) else ""
+    about = "" if last.policy == newest else f", on policy {last.policy[:12]}"
+    return f"{last.kind.capitalize()}{about}: {last.reason.rstrip('.')}.{spent}{shared}{'.' if spent else ''}"
 
 
 def cost(ledger: Ledger) -> Answer:

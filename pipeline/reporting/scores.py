@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from pipeline.alike import way_of
 from pipeline.release.compare import compare, mean_score
-from pipeline.release.scored import way_of
 from pipeline.reporting.data import PolicyScore, SplitScores
 from pipeline.reporting.opened import OpenRun, frame
 from schemas.scores import SCORES

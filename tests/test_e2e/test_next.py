@@ -29,6 +29,10 @@ def test_next_after_next_leaves_nothing_for_run(tmp_path: Path, capsys: pytest.C
     assert "up to date; nothing was run" in capsys.readouterr().out
     assert (run / "run.json").read_bytes() == before
     assert len(read_run(run).policies) == 3
+    assert main(["next", str(TINY), "--run-dir", str(run), "--set", "rollout.rollouts=5"]) == 0
+    assert (
+        "No part of the run any more: 2 iterations that it had trained, from iteration 0 on" in capsys.readouterr().out
+    )
 
 
 def test_an_iteration_is_done_when_its_policy_is_scored(tmp_path: Path) -> None:

@@ -340,6 +340,23 @@ def test_the_released_policy_is_scored_anew_where_scores_are_made_in_another_way
     assert (newest.evidence.n, newest.evidence.estimate) == (60, 0.0)
 
 
+def test_policies_that_were_scored_in_two_ways_are_not_compared(made: Trained, copied: Path) -> None:
+    """With other settings of evaluation, and one iteration scored with them so far, the other is not scored."""
+    base, first, newest = state(copied).policies
+    old = keys(copied)["evaluations"]["dev"]
+    made.scores(0.2)
+    assert run(made.recipe, copied, "--iterations", "1", "--set", "evaluate.samples=2") == 0
+    assert state(copied).policies == (base, first, newest)
+    assert keys(copied)["evaluations"]["dev"].keys() == {base, first}
+    assert [item.policy for item in comparisons(copied)] == [base, first]
+    spent = (copied / "looks.jsonl").read_bytes()
+    assert mmgrpo("release", copied, "--policy", newest) == 3  # on the scores that the gate compared, and no others
+    assert decisions(copied)[-1].evidence == decisions(copied)[1].evidence
+    assert (copied / "looks.jsonl").read_bytes() == spent
+    assert run(made.recipe, copied, "--iterations", "2") == 0
+    assert keys(copied)["evaluations"]["dev"] == old  # they were there all the time
+
+
 def test_the_test_split_is_compared_alike_spends_no_look_and_is_counted_though_run_json_was_lost(
     made: Trained, copied: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -87,6 +87,38 @@ def test_a_decision_of_the_gate_stands_on_the_first_screen_and_in_the_table(tmp_
     assert numbers["advice"][0]["title"] == "Export the adapter"
 
 
+@pytest.mark.parametrize(
+    ("facts", "value", "level"),
+    [
+        ({"kind": "rollback"}, "rolled back", "warning"),
+        ({"kind": "release", "forced": True, "lower": -0.1}, "released by force", "warning"),
+        ({"kind": "gate", "lower": 0.1}, "released", "good"),
+        ({"kind": "gate", "lower": -0.1}, "released", "good"),  # by the rule `always`: the interval alone is good
+    ],
+)
+def test_only_what_evidence_released_is_called_so_without_a_warning(
+    tmp_path: Path, facts: dict[str, Any], value: str, level: str
+):
+    run = whole_run(tmp_path, iterations=2)
+    _decide(run, json.loads((run / "run.json").read_text())["policies"][2], 2, "released", "so it was")
+    found = collect(run)
+    assert found.gate is not None
+    last = dataclasses.replace(found.gate.decisions[-1], **facts)
+    gate = dataclasses.replace(found.gate, decisions=(last,))
+    told = real(found.dev, None, 0, gate)
+    assert (told.value, told.level) == (value, level)
+
+
+def test_a_decision_on_an_earlier_policy_names_it_and_a_ledger_of_several_runs_is_told(tmp_path: Path):
+    run = whole_run(tmp_path, iterations=2)
+    policy = json.loads((run / "run.json").read_text())["policies"][1]
+    _decide(run, policy, 2, "kept", "not above 0")
+    told = real(collect(run).dev, None, 0, collect(run).gate).text
+    assert (
+        f"Gate, on policy {policy[:12]}: not above 0. Spent so far: 0.0304 of alpha = 0.05, by this run alone" in told
+    )
+
+
 def _decide(run: Path, policy: str, position: int, verdict: Any, reason: str) -> None:
     made = records.decisions(run)
     evidence = Evidence(
