@@ -76,6 +76,13 @@ def _wanted(run: OpenRun, policy: str | None) -> str:
                 f"mmgrpo release {run.folder}"
             )
         policy = decision.policy
+        if decision.adapter and policy not in run.state.policies:
+            held = run.store.folder("train", decision.adapter)
+            raise RecipeError(
+                f"policy {policy[:12]}, which is released, was made with other settings, data or program than the run "
+                f"has now, so that no card can be made of it. Its adapter lies below {held}; `mmgrpo run` with what it "
+                "was made from brings it back, and then it is exported"
+            )
     return lineage.one_of(run.state.policies, policy, run.folder)
 
 

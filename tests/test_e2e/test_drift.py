@@ -94,6 +94,8 @@ def test_a_limit_that_was_not_looked_at_is_an_alarm(finished: Path, tmp_path: Pa
     runfile.write_run(folder, made.model_copy(update={"drifts": {}, "recipe": recipe}))
     assert len(alarms(folder, made.policies[1])) == 1
     assert "was not measured" in alarms(folder, made.policies[1])[0]
+    runfile.write_run(folder, made.model_copy(update={"recipe": recipe}))  # measured, with no limit or another
+    assert "drift.max_kl is another than this policy was looked at with" in alarms(folder, made.policies[1])[0]
 
 
 def test_switched_off_it_leaves_the_run_and_the_scores_stay(own: Path, finished: Path, tmp_path: Path) -> None:

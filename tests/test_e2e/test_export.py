@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from pipeline.runfile import write_run
 from pipeline.tainted import Tainted, mark
 from schemas.canonical import digest, digest_file
 from stages.engines.adapters import BASE, CONFIG, WEIGHTS, adapter_digest, check_adapter, read_adapters
@@ -196,6 +197,20 @@ def test_what_is_released_is_what_leaves_and_the_card_has_the_decision(run: Path
     card = (tmp_path / "out" / "README.md").read_text()
     assert "release, forced" in card
     assert "we \\*want\\* it \\| \\<b\\>now\\</b\\>" in card
+
+
+def test_what_is_released_of_earlier_settings_is_told_with_the_place_of_its_adapter(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    base, trained = state(copy).policies
+    assert mmgrpo("release", copy, "--policy", trained, "--force", "--reason", "to be shipped") == 0
+    write_run(copy, state(copy).model_copy(update={"policies": (base, "0" * 64)}))
+    assert mmgrpo("export", "adapter", copy, tmp_path / "out") == 2
+    told = capsys.readouterr().err
+    assert f"policy {trained[:12]}, which is released, was made with other settings" in told
+    assert str(artifact(copy, "train").path) in told
 
 
 @pytest.mark.parametrize(
