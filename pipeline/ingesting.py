@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -15,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 from pipeline.ingest_leftovers import purpose_of, settle_leftovers
 from pipeline.ingest_making import make
 from pipeline.ingest_reading import Sources, Wanted, read_all, workers_for
-from pipeline.ingest_rescoring import asks_the_base, scoring_of, tell_scoring
+from pipeline.ingest_rescoring import Scoring, asks_the_base, scoring_of, tell_scoring
 from pipeline.ingest_spooling import spooled_in
 from pipeline.ingest_steps import Lying, Making
 from pipeline.jobs import key_of
 from pipeline.metering import meter_of
 from pipeline.on_ray.cluster import Cluster
 from pipeline.partial import PartialArtifact
+from pipeline.pool import Pools
 from pipeline.progress import Reporter
 from pipeline.provenance import provenance
 from pipeline.recipes import LoadedRecipe
@@ -37,7 +39,7 @@ from schemas.manifest import TELEMETRY
 from stages.contract import Artifact
 from stages.ingest import snapshot
 from stages.ingest.assemble import Assembler, Trace
-from stages.ingest.content import content_of
+from stages.ingest.content import Content, content_of
 from stages.ingest.limits import Limits, use_limits
 from stages.ingest.modules import Place, place_of
 from stages.ingest.onto import onto
@@ -93,8 +95,6 @@ def ingest(
         if not sources.spans and not only_judged:
             raise DataError(f"no trace in {without_secrets(', '.join(wanted.addresses))}: {_first(sources)}")
         content = content_of(entries)
-        if sources.forgotten:
-            reporter.note(f"left out, since they were to be forgotten: {sources.forgotten} traces")
         params = {**made_with, "traces": content.digest}
         payload = _payload(loaded, params | ({"parent": parent.digest} if parent else {}))
         key, store = key_of(payload), Store(folder)
@@ -103,35 +103,59 @@ def ingest(
             refuse_deleted(found)
             settle_leftovers(store, None, purpose, reporter)
             return found, False
+        given = {name: spans for name, _, spans in entries}
+        work = _Work(loaded, execution, base, lying, sources, content, given, scoring, parent, workers)
         reporter.start("making the snapshot")
         try:
             with store.begin(snapshot.NAME, key, reporter, meter) as out:
                 settle_leftovers(store, out, purpose, reporter)
-                given = {name: spans for name, _, spans in entries}
-                older = None if parent is None else onto(parent.path, given, scored=scoring is None)
-                making = partial(Making, lying, _assembler(loaded, base), snapshot.secret_of(loaded.recipe), older)
-                rescorer = None if scoring is None else scoring.rescorer(execution, base, out)
-                dev = loaded.recipe.ingest.dev
-                with _gone_where_refused(out):
-                    metrics = make(making, content, sources.parts, rescorer, out, dev=dev, workers=workers, older=older)
+                metrics = _filled(out, work, reporter)
                 if parent is not None and _nothing_new(parent, params, metrics):
                     out.discard()
                     return parent, False
-                _keep_sources(sources, out)
-                if rescorer is not None:
-                    tell_scoring(rescorer, out, reporter)
-                made = provenance(started, time.monotonic() - clock)
                 artifact = out.finish(
                     stage=snapshot.NAME,
                     version=snapshot.VERSION,
                     key=key,
                     payload=payload,
                     metrics=metrics,
-                    provenance=made,
+                    provenance=provenance(started, time.monotonic() - clock),
                 )
         finally:
             reporter.stop()
         return artifact, True
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What the tables of a snapshot are made of."""
+
+    loaded: LoadedRecipe
+    execution: Execution
+    base: BaseModel
+    lying: Lying
+    sources: Sources
+    content: Content
+    given: Mapping[str, int]
+    """Spans of the traces, by their ids."""
+    scoring: Scoring | None
+    parent: Artifact | None
+    workers: int | Pools
+
+
+def _filled(out: PartialArtifact, work: _Work, reporter: Reporter) -> dict[str, Any]:
+    """Write the tables, and where they came from; gives the metrics."""
+    recipe, scoring = work.loaded.recipe, work.scoring
+    older = None if work.parent is None else onto(work.parent.path, work.given, scored=scoring is None)
+    making = partial(Making, work.lying, _assembler(work.loaded, work.base), snapshot.secret_of(recipe), older)
+    rescorer = None if scoring is None else scoring.rescorer(work.execution, work.base, out)
+    parts, dev = work.sources.parts, recipe.ingest.dev
+    with _gone_where_refused(out):
+        metrics = make(making, work.content, parts, rescorer, out, dev=dev, workers=work.workers, older=older)
+    _keep_sources(work.sources, out)
+    if rescorer is not None:
+        tell_scoring(rescorer, out, reporter)
+    return metrics
 
 
 @contextmanager
@@ -238,6 +262,8 @@ def _tell(sources: Sources, reporter: Reporter) -> None:
     for reason, count in sources.counts.items():
         refused = next(item for item in sources.refused if item.reason == reason)
         reporter.note(f"not read, {reason}: {count}, the first {refused.where}: {cell(refused.detail)}")
+    if sources.forgotten:
+        reporter.note(f"left out, since they were to be forgotten: {sources.forgotten} traces")
 
 
 def _first(sources: Sources) -> str:

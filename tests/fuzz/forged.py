@@ -235,9 +235,9 @@ def _sealed_run(record: Any) -> bytes:
 def _chain(path: Path, lines: list[Any]) -> Path:
     parent, text = "", ""
     for line in lines:
-        line = _sealed({**line, "parent": parent}, "digest") if isinstance(line, dict) else line  # noqa: PLW2901
-        parent = line["digest"] if isinstance(line, dict) else ""
-        text += canonical_json(line) + "\n"
+        linked = _sealed({**line, "parent": parent}, "digest") if isinstance(line, dict) else line
+        parent = linked["digest"] if isinstance(linked, dict) else ""
+        text += canonical_json(linked) + "\n"
     path.write_text(text)
     return path
 

@@ -46,13 +46,16 @@ def spoilt_run(cache: Path, work: Path, draw: Random) -> tuple[Path, str]:
     return work / "run", file.relative_to(whole).as_posix()
 
 
-def judge_commands(folder: Path, cache: Path, work: Path) -> None:
-    """Every command ends with an answer or a refusal, never with a traceback."""
+def judge_commands(folder: Path, cache: Path, work: Path) -> list[int]:
+    """Every command ends with an answer or a refusal, never with a traceback; gives their exit codes."""
     places = {"run": folder, "out": work / "out", "whole": whole_run(cache), "recipe": cache / "own" / "recipe.toml"}
     (work / "out").mkdir()
+    codes = []
     for command in COMMANDS:
         told, failed = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(told), contextlib.redirect_stderr(failed):
             code = main([part.format(**places) for part in command])
         assert code in {0, 2, 3, 4}, (command, code)
         assert "Traceback" not in failed.getvalue(), f"{' '.join(command)}\n{failed.getvalue()}"
+        codes.append(code)
+    return codes

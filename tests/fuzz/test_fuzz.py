@@ -16,7 +16,7 @@ from tests.fuzz import records, traces
 from tests.fuzz.forged import Forger, commands_for
 from tests.fuzz.mutate import RAW, mutated, resealed
 from tests.fuzz.records import RECORDS, Record
-from tests.fuzz.runs import judge_commands, spoilt_run, whole_run
+from tests.fuzz.runs import COMMANDS, judge_commands, spoilt_run, whole_run
 
 HERE = Path(__file__).parent / "found"
 FOUND = sorted(path.relative_to(HERE) for path in HERE.glob("*/*/*"))
@@ -93,9 +93,8 @@ def test_what_once_fell_does_not_fall(found: Path, cache: Path, tmp_path: Path) 
 def test_a_good_file_among_spoilt_ones_is_in_the_snapshot(cache: Path, tmp_path: Path) -> None:
     everything = traces.seeds("auto")
     spoilt = [mutated(Random(seed).choice(everything), everything, Random(seed)) for seed in range(8)]
-    traces.judge_neighbours(
-        [*spoilt, *((HERE / path).read_bytes() for path in FOUND if path.parts[0] == "traces")], tmp_path
-    )
+    spoilt += [(HERE / path).read_bytes() for path in FOUND if path.parts[0] == "traces"]
+    assert traces.is_rollout(traces.GOOD, traces.neighbours(spoilt, tmp_path))
 
 
 def test_what_was_made_up_with_digests_that_follow_is_refused_by_name_or_changes_nothing(
@@ -114,5 +113,10 @@ def test_what_was_made_up_with_digests_that_follow_is_refused_by_name_or_changes
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_commands_on_a_run_with_a_spoilt_file_answer_or_refuse(seed: int, cache: Path, tmp_path: Path) -> None:
-    folder, _ = spoilt_run(cache, tmp_path, Random(seed))
-    judge_commands(folder, cache, tmp_path)
+    folder, name = spoilt_run(cache, tmp_path, Random(seed))
+    codes = judge_commands(folder, cache, tmp_path)
+    assert len(codes) == len(COMMANDS)
+    if name == "report.json" or name.endswith(".lock"):
+        assert not any(codes), "nobody reads it"
+    elif name.endswith(".parquet"):
+        assert codes[COMMANDS.index(("verify", "{run}"))] == 3

@@ -49,6 +49,10 @@ def seeds(name: str, *, further: bool = False) -> tuple[bytes, ...]:
     return (*values, *(path.read_bytes() for path in mine))
 
 
+GOOD = f"{1:032x}"
+"""The trace of the good file among spoilt ones."""
+
+
 def tables(data: bytes, draw: Random) -> bytes:
     """Lines of JSON as a Parquet file, where that can be had; then with some of its bytes changed."""
     try:
@@ -116,21 +120,30 @@ def assembler_in(cache_folder: Path) -> Assembler:
     return Assembler(["question"], section, encoder, {"tokenizer": "T", "template": "P"})
 
 
-def judge_neighbours(spoilt: list[bytes], folder: Path) -> None:
-    """Ingest spoilt files beside a good one by the command line: the good trace is a rollout of the snapshot."""
+def neighbours(spoilt: list[bytes], folder: Path) -> pl.DataFrame:
+    """Ingest spoilt files beside a good one, whose trace is `GOOD`, by the command line; the snapshot's traces."""
     recipe, traces, snapshots = own_recipe(folder / "own"), folder / "traces", folder / "snapshots"
     traces.mkdir()
     for place, data in enumerate(spoilt):
         (traces / f"f{place:03d}").write_bytes(data)
-    export(trace(1, "word", "said", 0.5), traces / "good.json")
+    export(trace(int(GOOD, 16), "word", "said", 0.5), traces / "good.json")
     settings = ("--snapshots", snapshots, "--exec", "progress=off", "--exec", "ingest_workers=1")
     with contextlib.redirect_stdout(io.StringIO()):
         assert main([str(part) for part in ("ingest", recipe, traces, *settings)]) == 0
     (made,) = [path for _, path in Store(snapshots).all()]
     assert not check_files(made, read_manifest(made / "manifest.json"))
-    rows = pl.read_parquet(made / "traces.parquet").filter(pl.col("trace") == f"{1:032x}")
-    assert rows.height == 1
-    assert rows["rollout_id"][0] is not None
+    return pl.read_parquet(made / "traces.parquet")
+
+
+def judge_neighbours(spoilt: list[bytes], folder: Path) -> None:
+    """The good trace is a rollout of the snapshot."""
+    assert is_rollout(GOOD, neighbours(spoilt, folder))
+
+
+def is_rollout(name: str, traces: pl.DataFrame) -> bool:
+    """Whether a trace is there once, as a rollout."""
+    rows = traces.filter(pl.col("trace") == name)
+    return rows["rollout_id"].is_not_null().to_list() == [True]
 
 
 FORMATS = (*BUILT_IN, "auto")

@@ -71,8 +71,10 @@ def with_lm(name: str | None) -> Asks:
     return made
 
 
-YES: Callable[..., float] = lambda example, prediction: 1.0  # noqa: E731 - that is what is tested
-NO: Callable[..., float] = lambda example, prediction: 0.0  # noqa: E731
+NAMELESS: tuple[Callable[..., float], ...] = (
+    lambda example, prediction: 1.0,
+    lambda example, prediction: 0.0,
+)
 PAIRS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "a metric's bound arguments": (
         lambda: (Asks(), functools.partial(metric, scale=1.0)),
@@ -105,8 +107,8 @@ PAIRS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
         lambda: (dspy.BestOfN(Asks(), N=2, reward_fn=bound(2.0), threshold=1.0), metric),
     ),
     "where a metric without a name of its own stands": (
-        lambda: (Asks(), YES),
-        lambda: (Asks(), NO),
+        lambda: (Asks(), NAMELESS[0]),
+        lambda: (Asks(), NAMELESS[1]),
     ),
     "which LM a predictor asks": (lambda: (with_lm(None), metric), lambda: (with_lm("big"), metric)),
 }
