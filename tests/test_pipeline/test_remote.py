@@ -8,9 +8,8 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,49 +25,15 @@ from pipeline.release.chain import append, held, read_chain
 from pipeline.release.records import now
 from pipeline.remote.artifacts import Artifacts
 from pipeline.remote.attached import mirror_of
-from pipeline.remote.failing import advice
-from pipeline.remote.lease import VARIABLE, Lease
+from pipeline.remote.lease import Lease
 from pipeline.remote.storage import Storage, open_storage
 from pipeline.runfile import RunFile, read_run, write_run
 from pipeline.store import Store
 from schemas.decisions import Opening
-from schemas.errors import DataError, LockedError, StageError
+from schemas.errors import DataError, LockedError
 from schemas.telemetry import read_attempts
 from tests.test_e2e.kit import ROOT
-from tests.test_pipeline.remote_kit import FILES, KEY, QUIET, Machine, S3Server, fill, finish, found, make, use
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    started = S3Server()
-    yield started
-    started.close()
-
-
-@pytest.fixture(params=["s3", "memory", "file"])
-def address(request: pytest.FixtureRequest, server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A fresh folder of each kind of storage."""
-    if request.param == "s3":
-        use(monkeypatch, server)
-        return f"{server.bucket(f'b-{uuid.uuid4().hex}')}/runs/a"
-    there = f"{tmp_path}/there" if request.param == "file" else uuid.uuid4().hex
-    return f"{request.param}://{there}/runs/a"
-
-
-@pytest.fixture
-def on_s3(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
-    use(monkeypatch, server)
-    return f"{server.bucket(f'b-{uuid.uuid4().hex}')}/runs/a"
-
-
-@pytest.fixture
-def here(tmp_path: Path) -> Machine:
-    return Machine(tmp_path / "here")
-
-
-@pytest.fixture
-def elsewhere(tmp_path: Path) -> Machine:
-    return Machine(tmp_path / "elsewhere")
+from tests.test_pipeline.remote_kit import FILES, KEY, QUIET, Machine, S3Server, fill, finish, found, make
 
 
 def test_another_machine_sees_an_artifact_once_its_manifest_is_there(
@@ -236,17 +201,6 @@ def test_many_processes_that_publish_at_once_leave_one_whole_artifact(on_s3: str
         assert check_files(artifact.path, artifact.manifest) == []
 
 
-def test_one_process_at_a_time_holds_a_run(address: str, here: Machine, elsewhere: Machine) -> None:
-    with here.on(address) as folder, hold(folder / ".lock", "the run"), elsewhere.on(address) as mirror:
-        _refused(mirror)
-    with elsewhere.on(address) as mirror, hold(mirror / ".lock", "the run"):  # released, it is free at once
-        make(mirror, "elsewhere")
-    with here.on(address) as folder:
-        artifact = found(folder)
-        assert artifact is not None
-        assert artifact.manifest.metrics == {"mark": "elsewhere"}
-
-
 class Paced:
     """A writer that does one thing at the storage each time it is told to go on."""
 
@@ -291,46 +245,6 @@ class Paced:
                 return do(*arguments)
 
         return done
-
-
-def _refused(mirror: Path) -> None:
-    with pytest.raises(LockedError, match=rf"the run is in use .*pid {os.getpid()}"), hold(mirror / ".lock", "the run"):
-        pass
-
-
-def test_a_lease_that_ran_out_is_taken_over_and_its_holder_stops_before_it_commits(
-    address: str, here: Machine, elsewhere: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(VARIABLE, "0.4")
-    monkeypatch.setattr(Lease, "_renew_on", lambda lease: None)  # it sleeps
-    with here.on(address) as folder, hold(folder / ".lock", "the run"):
-        with Store(folder / "artifacts").begin("program", KEY, QUIET) as out:
-            fill(out, "here", ("parts/a.json",))
-            time.sleep(0.5)
-            with elsewhere.on(address) as mirror, hold(mirror / ".lock", "the run"):
-                for late in (fill, finish):
-                    with pytest.raises(LockedError, match="the lease was lost, pid"):
-                        late(out, "here")
-        with pytest.raises(LockedError, match="the lease was lost"):
-            write_run(folder, RunFile(name="a", recipe={}))
-    with elsewhere.on(address) as mirror:
-        assert found(mirror) is None
-        assert not (mirror / "run.json").exists()
-
-
-def test_a_lease_that_is_renewed_does_not_run_out(
-    on_s3: str, here: Machine, elsewhere: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(VARIABLE, "1.5")
-    with here.on(on_s3) as folder, hold(folder / ".lock", "the run"):
-        time.sleep(2.5)
-        with elsewhere.on(on_s3) as mirror:
-            _refused(mirror)
-        make(folder, "here")
-    with elsewhere.on(on_s3) as mirror:
-        artifact = found(mirror)
-        assert artifact is not None
-        assert artifact.manifest.metrics == {"mark": "here"}
 
 
 def test_a_run_file_that_another_process_wrote_meanwhile_is_not_overwritten(
@@ -416,66 +330,6 @@ def test_a_run_folder_that_was_copied_there_as_it_is_can_be_read(tmp_path: Path,
         artifact = found(mirror)
         assert artifact is not None
         assert check_files(artifact.path, artifact.manifest) == []
-
-
-def test_storage_that_answers_after_some_errors_is_waited_for(on_s3: str, server: S3Server, here: Machine) -> None:
-    with here.on(on_s3) as folder:
-        server.ask("/fail/2")
-        make(folder, "here")
-        assert found(folder) is not None
-
-
-def test_storage_that_fails_is_told_and_leaves_nothing_half_made(
-    on_s3: str, server: S3Server, here: Machine, elsewhere: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
-    try:
-        with here.on(on_s3) as folder, Store(folder / "artifacts").begin("program", KEY, QUIET) as out:
-            fill(out, "here")
-            server.ask("/fail/1000")
-            with pytest.raises(StageError, match=r"s3://b-.*/runs/a.* cannot be .*What was committed is kept") as error:
-                finish(out, "here")
-            server.ask("/fail/0")
-        assert "s3cr3t" not in str(error.value)
-    finally:
-        server.ask("/fail/0")
-    with elsewhere.on(on_s3) as mirror:
-        assert found(mirror) is None
-    with here.on(on_s3) as folder, Store(folder / "artifacts").begin("program", KEY, QUIET) as out:
-        assert out.taken_up() is not None
-
-
-@pytest.mark.parametrize(
-    ("error", "extra", "told"),
-    [
-        (
-            PermissionError("Access Denied"),
-            "s3",
-            "do not allow that at x://b, or have run out: give it others (set AWS_",
-        ),
-        (FileNotFoundError("The specified bucket does not exist."), "gs", "gcloud storage buckets create x://b"),
-        (OSError("The specified container does not exist."), "az", "There is no x://b: correct the address; then"),
-        (TimeoutError(), "s3", "See that the storage answers (AWS_ENDPOINT_URL says"),
-        (OSError("?"), None, "See that the storage answers, then type the same again"),
-    ],
-)
-def test_what_to_do_about_storage_depends_on_what_failed(error: Exception, extra: str | None, told: str) -> None:
-    assert told in advice(error, "x://b", extra)
-
-
-def test_a_store_that_forgets_conditions_is_told(
-    on_s3: str, server: S3Server, here: Machine, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with here.on(on_s3) as folder, hold(folder / ".lock", "the run"):
-        pass
-    assert capsys.readouterr().err == ""
-    server.ask("/ignore/1")
-    try:
-        with here.on(on_s3) as folder, hold(folder / ".lock", "the run"):
-            pass
-    finally:
-        server.ask("/ignore/0")
-    assert "the lease alone keeps two writers apart" in capsys.readouterr().err
 
 
 def test_an_artifact_costs_a_request_a_file_and_a_few_more(on_s3: str, server: S3Server, here: Machine) -> None:
